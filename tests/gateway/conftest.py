@@ -1,13 +1,13 @@
 """A real Redis server, model directories, and gateways that serve on ports which the system chooses."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from infra.redis.clients import connect
 from tests.gateway.models import HERMES, byte_level
-from tests.gateway.running import Running, serving
+from tests.gateway.running import Running, Serve, serving
 from tests.infra.conftest import redis_url
 
 __all__ = ["redis_url"]
@@ -36,7 +36,7 @@ def secret_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def serve(redis_url: str, model: Path, secret_file: Path) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+async def serve(redis_url: str, model: Path, secret_file: Path) -> AsyncIterator[Serve]:
     """Starts gateways, and ends them after the test. Redis is empty before."""
     store = connect(redis_url)
     await store.flushall()
@@ -46,12 +46,12 @@ async def serve(redis_url: str, model: Path, secret_file: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def running(serve: Callable[..., Awaitable[Running]]) -> Running:
+async def running(serve: Serve) -> Running:
     """A gateway with one prefill and one decode peer, ready."""
     return await serve("prefill", "decode")
 
 
 @pytest.fixture
-async def calling(serve: Callable[..., Awaitable[Running]], calling_model: Path) -> Running:
+async def calling(serve: Serve, calling_model: Path) -> Running:
     """The same with a model that calls tools and thinks."""
     return await serve("prefill", "decode", at=calling_model)

@@ -110,8 +110,11 @@ class Running:
         await self.store.aclose()
 
 
+Serve = Callable[..., Awaitable[Running]]
+
+
 @contextlib.asynccontextmanager
-async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[Serve]:
     """A function that starts gateways with `peers` given as roles; they end with the context."""
     async with contextlib.AsyncExitStack() as stack:
 

@@ -1,15 +1,12 @@
 """A worker of another deployment that got into the same Redis: it hears nothing, and the log says why."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.gateway.peer import Peer
-from tests.gateway.running import TEXT, Running
-
-Serve = Callable[..., Awaitable[Running]]
+from tests.gateway.running import TEXT, Serve
 
 
 async def test_a_worker_with_another_secret_is_named_and_gets_nothing(

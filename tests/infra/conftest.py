@@ -1,13 +1,13 @@
 """A real Valkey server for the tests of what is kept in it."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
-from infra.redis.clients import connect_blocking
+from infra.redis.clients import Store, connect, connect_blocking
 from launcher.host.redis_server import redis_service
 from tests.waiting import wait_until
 
@@ -38,3 +38,10 @@ def clean_redis(redis_url: str) -> str:
     with connect_blocking(redis_url) as client:
         client.flushall()
     return redis_url
+
+
+@pytest.fixture
+async def store(clean_redis: str) -> AsyncIterator[Store]:
+    store = connect(clean_redis)
+    yield store
+    await store.aclose()

@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from contracts.messages.wire import encode
 from infra.keys.key_file import change_keys
 from infra.keys.key_ring import KeyRing
 from tests.gateway.keys.conftest import KeyMaker
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 TEXT = "a very private question about Gustav the elephant"
 
 

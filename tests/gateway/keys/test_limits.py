@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import cast
 
@@ -15,9 +15,7 @@ from gateway.keys import limiter
 from infra.keys.api_key import id_of
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.peer import introduce
-from tests.gateway.running import Running, until
-
-Serve = Callable[..., Awaitable[Running]]
+from tests.gateway.running import Running, Serve, until
 
 
 async def two(serve: Serve, key_file: Path) -> list[Running]:

@@ -1,6 +1,6 @@
 """Every route, without a key, with a wrong one, with a revoked one, and with one that does."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,9 +11,8 @@ from gateway.web.app import make_app
 from gateway.web.surface import Surface
 from infra.keys.key_file import change_keys
 from tests.gateway.keys.conftest import KeyMaker
-from tests.gateway.running import Running
+from tests.gateway.running import Running, Serve
 
-Serve = Callable[..., Awaitable[Running]]
 OPEN = {"/health", "/ready", "/ping"}
 OPERATORS = {"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
 

@@ -2,17 +2,15 @@
 
 import io
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from infra.process.log_lines import MAX_LINES, BoundedLog
 from tests.gateway.keys.conftest import KeyMaker
-from tests.gateway.running import Running
+from tests.gateway.running import Serve
 from tests.gateway.web.test_protocol import connected
-
-Serve = Callable[..., Awaitable[Running]]
 
 
 @pytest.fixture

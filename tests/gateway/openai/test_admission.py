@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.openai.admission import INLINE_CHARACTERS, LONG_PROMPT_CHARACTERS, TOKENIZER_THREADS, PromptAdmission
@@ -11,9 +11,8 @@ from gateway.openai.bodies.tools import MAX_TOOLS
 from gateway.openai.turn_threads import TurnThreads
 from infra.fair_queueing.turns import NO_TENANT
 from tests.gateway.models import CONTEXT
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 WORDS = "a decode worker " * (INLINE_CHARACTERS // 16 + 1)  # is tokenized on a thread, and fits into the context
 PATH = "/v1/completions"
 

@@ -2,14 +2,13 @@
 token a step."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.gateway.running import TEXT, Running
+from tests.gateway.running import TEXT, Running, Serve
 
-Serve = Callable[..., Awaitable[Running]]
 BURST = 4
 CHATS = "/v1/chat/completions"
 CHAT = {"messages": [{"role": "user", "content": "Hi!"}]}

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,10 +16,8 @@ from infra.process.log_lines import MAX_LINES, BoundedLog
 from infra.redis.records import GatewayRecord
 from infra.redis.registry import RECORD_PURPOSE, listed
 from tests.gateway.conftest import SECRET
-from tests.gateway.running import SECONDS, Running, until
+from tests.gateway.running import SECONDS, Running, Serve, until
 from tests.gateway.web.test_protocol import connected
-
-Serve = Callable[..., Awaitable[Running]]
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from contracts.messages.gateway import Emitted, Tokens
 from gateway.errors import APIError
 from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import sample
-from tests.gateway.running import SECONDS, TEXT, Running, until
+from tests.gateway.running import SECONDS, TEXT, Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 COUNT = 8
 
 

@@ -1,7 +1,6 @@
 """What an HTTP request has of the gateway ends with it, and what comes later begins nothing."""
 
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,9 @@ import pytest
 from gateway.openai.admitted import Admitted
 from gateway.openai.bodies.parsing import parse_completion
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
 __all__ = ["key_file", "make"]
-
-Serve = Callable[..., Awaitable[Running]]
 
 
 async def admitted(running: Running) -> Admitted:

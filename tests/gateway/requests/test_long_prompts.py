@@ -1,7 +1,6 @@
 """Long prompts reach workers by the gateway's connection: what Redis has of them is their length and digest."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ from contracts.messages.packed_ids import unpacked
 from infra.redis.queue import stream_of
 from tests.gateway.peer import Peer
 from tests.gateway.requests.test_faults import COUNT, content, many
-from tests.gateway.running import SECONDS, TEXT, Running, until
-
-Serve = Callable[..., Awaitable[Running]]
+from tests.gateway.running import SECONDS, TEXT, Serve, until
 
 
 def brought(peer: Peer) -> list[int]:

@@ -1,7 +1,6 @@
 """Shows over HTTP that one client's objective, however strict, disturbs no other client's requests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -10,9 +9,8 @@ import pytest
 from infra.redis.records import WorkerLoad
 from pricing.steps import StepCosts
 from tests.gateway.peer import Peer
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 COSTS = StepCosts(step=0.002, prompt_token=1e-5, sequence=1e-4)
 SHOWN = StepCosts(step=0.002, prompt_token=1e-5, sequence=1e-4, steps=50, fastest=0.002)
 STRICT = {"x-slo-tpot-ms": "1"}

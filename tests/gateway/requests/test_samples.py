@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -20,9 +19,8 @@ from infra.redis import queue
 from infra.redis.clients import Store
 from infra.redis.records import WorkerLoad
 from pricing.route import Route
-from tests.gateway.running import TEXT, Running, until
+from tests.gateway.running import TEXT, Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]
 TEXTS = {0: TEXT, 1: "Fine, thank you.", 2: "The lazy dog jumps over the fox."}
 

@@ -1,6 +1,5 @@
 """OpenAI's official client on the Responses API, against a gateway whose workers' tokens are known beforehand."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import openai
@@ -9,9 +8,7 @@ import pytest
 from contracts.errors import StoreUnavailable
 from infra.redis.stored import ALL_KEY, TenantStore
 from tests.gateway.conftest import SECRET
-from tests.gateway.running import TEXT, Running, until
-
-Serve = Callable[..., Awaitable[Running]]
+from tests.gateway.running import TEXT, Running, Serve, until
 
 
 async def test_a_response(running: Running) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,7 @@ from pricing.backlog import Backlog
 from pricing.steps import StepCosts
 from tests.gateway.conftest import SECRET
 from tests.gateway.models import CONTEXT, byte_level
-from tests.gateway.running import SECONDS, Running, until
-
-Serve = Callable[..., Awaitable[Running]]
+from tests.gateway.running import SECONDS, Running, Serve, until
 
 
 async def test_readiness_follows_the_workers(serve: Serve) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,9 +10,8 @@ import pytest
 
 from gateway.web import protocol
 from gateway.web.protocol import CHUNK_HEAD_BYTES, MAX_HEAD_BYTES
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 SECONDS = 20.0
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi!"}]

@@ -5,18 +5,16 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
 __all__ = ["key_file", "make"]
 
-Serve = Callable[..., Awaitable[Running]]
 MOMENTS = 60  # turns of the event loop behind the request's last byte: each is the moment of one reset
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 CHAT = {"messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 100}

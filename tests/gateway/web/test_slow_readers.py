@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ import pytest
 from gateway.requests import stream
 from infra.network.listening import listen
 from tests.gateway import running as running_module
-from tests.gateway.running import TEXT, Running
+from tests.gateway.running import TEXT, Serve
 
 SMALL = 4096  # bytes of a socket's buffer
 LONG = TEXT * 20
@@ -37,7 +36,7 @@ async def asked(url: str, body: bytes) -> socket.socket:
 
 
 async def test_a_client_that_does_not_read_disturbs_nobody(
-    serve: Callable[..., Awaitable[Running]], calling_model: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, calling_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "MAX_UNREAD_TOKENS", 50)
     monkeypatch.setattr(running_module, "listen", small_buffers)

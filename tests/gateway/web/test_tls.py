@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
@@ -10,9 +9,8 @@ import pytest
 
 from infra.network.tls import trusting
 from tests.certificates import make_certificate
-from tests.gateway.running import TEXT, Running, until
+from tests.gateway.running import TEXT, Running, Serve, until
 
-Serve = Callable[..., Awaitable[Running]]
 BODY = {"messages": [{"role": "user", "content": "Hi!"}]}
 
 

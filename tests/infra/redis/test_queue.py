@@ -1,26 +1,25 @@
 """Job streams keep protocol rules 8 and 9 against a real server."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from contracts.errors import QueueClosed
-from contracts.messages.job import DecodeJob, PrefillJob, Prompt
+from contracts.messages.job import PrefillJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import encode
 from infra.network.sealing import Sealer
-from infra.redis.clients import Store, connect
+from infra.redis.clients import Store
 from infra.redis.queue import CONSUMER_GROUP, JOB_PURPOSE, TTL_MS, JobQueue, add_job, stream_of
 
 SEALER = Sealer(b"0123456789abcdef", JOB_PURPOSE)
 
 
 @pytest.fixture
-async def store(clean_redis: str) -> AsyncIterator[Store]:
-    store = connect(clean_redis)
-    yield store
-    await store.aclose()
+async def queue(store: Store) -> JobQueue:
+    queue = JobQueue(store, SEALER, "worker")
+    await queue.open()
+    return queue
 
 
 def job(number: int, worker: str = "worker") -> PrefillJob:
@@ -39,9 +38,7 @@ def job(number: int, worker: str = "worker") -> PrefillJob:
     )
 
 
-async def test_jobs_come_out_in_order_and_leave_the_stream(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
+async def test_jobs_come_out_in_order_and_leave_the_stream(store: Store, queue: JobQueue) -> None:
     for number in range(5):
         await add_job(store, SEALER, job(number))
     assert await queue.waiting() == 5
@@ -49,14 +46,6 @@ async def test_jobs_come_out_in_order_and_leave_the_stream(store: Store) -> None
     assert await queue.take(3, 100) == [job(3), job(4)]
     assert await queue.waiting() == 0
     assert (await store.xpending(stream_of("worker"), "worker"))["pending"] == 0
-
-
-async def test_jobs_added_before_the_first_look_are_not_missed(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
-    short = DecodeJob(**{name: getattr(job(1), name) for name in DecodeJob.__struct_fields__})
-    await add_job(store, SEALER, short)
-    assert await queue.take(9, 100) == [short]
 
 
 async def test_a_worker_that_is_gone_takes_no_jobs(store: Store) -> None:
@@ -70,9 +59,7 @@ async def test_a_worker_that_is_gone_takes_no_jobs(store: Store) -> None:
         await add_job(store, SEALER, job(1))
 
 
-async def test_a_ticket_tells_when_its_job_is_not_in_line_any_more(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
+async def test_a_ticket_tells_when_its_job_is_not_in_line_any_more(store: Store, queue: JobQueue) -> None:
     tickets = [await add_job(store, SEALER, job(number)) for number in range(3)]
     assert queue.taken < tickets[0] < tickets[1] < tickets[2]
     await queue.take(2, 100)
@@ -86,9 +73,7 @@ async def test_a_ticket_tells_when_its_job_is_not_in_line_any_more(store: Store)
     assert queue.taken > later
 
 
-async def test_jobs_whose_delivery_went_unheard_are_taken_once(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
+async def test_jobs_whose_delivery_went_unheard_are_taken_once(store: Store, queue: JobQueue) -> None:
     await add_job(store, SEALER, job(1))
     await store.xreadgroup(
         CONSUMER_GROUP, CONSUMER_GROUP, {stream_of("worker"): ">"}
@@ -103,9 +88,7 @@ async def test_jobs_whose_delivery_went_unheard_are_taken_once(store: Store) -> 
     assert await queue.waiting() == 0
 
 
-async def test_a_stream_expires_with_its_worker(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
+async def test_a_stream_expires_with_its_worker(store: Store, queue: JobQueue) -> None:
     assert 0 < await store.pttl(stream_of("worker")) <= TTL_MS
     await queue.open()  # again: what is there stays
 
@@ -123,18 +106,7 @@ async def test_a_stream_made_anew_takes_jobs_of_a_server_whose_clock_is_behind(s
     assert await queue.take(9, 100) == [job(2)]
 
 
-async def test_a_stream_that_expired_is_made_anew(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
-    await store.delete(stream_of("worker"))
-    assert await queue.take(9, 10) == []
-    await add_job(store, SEALER, job(1))
-    assert await queue.take(9, 100) == [job(1)]
-
-
-async def test_what_is_not_a_job_of_ours_is_dropped_and_counted(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
+async def test_what_is_not_a_job_of_ours_is_dropped_and_counted(store: Store, queue: JobQueue) -> None:
     other = Sealer(b"another secret of a stranger", JOB_PURPOSE)
     await add_job(store, other, job(1))
     await store.xadd(stream_of("worker"), {b"body": b"junk"})
@@ -146,9 +118,7 @@ async def test_what_is_not_a_job_of_ours_is_dropped_and_counted(store: Store) ->
     assert queue.dropped == 4
 
 
-async def test_a_body_does_not_show_its_tokens(store: Store) -> None:
-    queue = JobQueue(store, SEALER, "worker")
-    await queue.open()
+async def test_a_body_does_not_show_its_tokens(store: Store, queue: JobQueue) -> None:
     await add_job(store, SEALER, job(1))
     entries: Any = await store.xrange(stream_of("worker"))
     ((_, fields),) = entries

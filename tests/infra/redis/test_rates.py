@@ -1,21 +1,10 @@
 """What a key uses is counted in one trip, ends with its lease, and is gone from Redis a little later."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
-from infra.redis.clients import Store, connect
+from infra.redis.clients import Store
 from infra.redis.rates import LEASE_S, RateAmounts, RateCorrection, RateStore, tick_of
 
 NOW = 1_000_000.25
 KEY = "0123456789ab"
-
-
-@pytest.fixture
-async def store(clean_redis: str) -> AsyncIterator[Store]:
-    client = connect(clean_redis)
-    yield client
-    await client.aclose()
 
 
 async def test_additions_of_all_gateways_are_one_count(store: Store) -> None:

@@ -1,7 +1,6 @@
 """Bodies are kept for one tenant, sealed, for a while, and within bounds, against a real server."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from infra.redis.stored import ALL_KEY, PIECE_BYTES, TENANT_DIVISOR, TenantStore
 
 SECRET = b"the deployment's secret"
 MOST = 64 * PIECE_BYTES  # bytes in all; a tenant has 16 pieces, a body 4
-
-
-@pytest.fixture
-async def store(clean_redis: str) -> AsyncIterator[Store]:
-    store = connect(clean_redis)
-    yield store
-    await store.aclose()
 
 
 def kept(store: Store, seconds: float = 60.0, most: int = MOST) -> TenantStore:

@@ -16,7 +16,7 @@ from infra.config.gateway import GatewayConfig
 from infra.config.transfer import TransferOptions
 from infra.config.worker import WorkerConfig
 from infra.keys.key_file import change_keys
-from infra.network.listening import http_url, is_local
+from infra.network.listening import is_local
 from launcher.host.gpus import Placement, placements, visible_gpus
 from launcher.host.process import Process
 from launcher.host.processes import Processes, described, environment
@@ -205,13 +205,6 @@ def test_the_users_environment_wins() -> None:
     assert seen["TMPDIR"] == "/run/mine"
     assert (seen["GOMP_SPINCOUNT"], seen["PYTHONPATH"], seen["OMP_WAIT_POLICY"]) == ("7", "/ours", "x")
     assert "OMP_WAIT_POLICY" not in environment({}, Path("/ours"), Path("/run/mine"))
-
-
-@pytest.mark.parametrize(
-    ("host", "url"), [("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("10.0.0.1", "http://10.0.0.1:1")]
-)
-def test_urls_can_be_opened(host: str, url: str) -> None:
-    assert http_url(host, 1) == url
 
 
 HasGPUs = Callable[[int], None]

@@ -20,7 +20,7 @@ from launcher.host.log_file import LogFile
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
-from launcher.host.supervisor import StartFailed, StopAsked, Supervisor, restart_delay
+from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.stages import StageDisplay
 from tests.waiting import alive, children, wait_until
 
@@ -72,6 +72,13 @@ class Bench:
         path = self.directory / "pids"
         return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def watch_while(self, action: Callable[[], None]) -> None:
+        """Watches the services until `action`, in a thread of its own, asks to stop."""
+        thread = threading.Thread(target=action)
+        thread.start()
+        self.supervisor.watch()
+        thread.join()
+
     def ends(self) -> list[str]:
         return (self.directory / "ends").read_text().split()
 
@@ -95,11 +102,6 @@ def test_a_service_has_settings_of_its_own(bench: Bench) -> None:
     service = replace(bench.service("one", code), settings={"OWN": "kept", "HOME": "/its/own"})
     bench.supervisor.start([service])
     assert (bench.directory / "settings").read_text() == "kept /its/own\n"
-
-
-def later(action: threading.Thread) -> threading.Thread:
-    action.start()
-    return action
 
 
 def test_starts_all_and_stops_group_by_group(bench: Bench) -> None:
@@ -185,23 +187,6 @@ def test_what_began_is_ended_where_another_service_cannot_begin(bench: Bench) ->
     assert children(os.getpid()) == before
 
 
-def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
-    bench.supervisor.start([bench.service("worker")])
-    (first,) = bench.pids()
-
-    def kill_then_stop() -> None:
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: "ready again" in bench.shown.getvalue(), "the second life")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = later(threading.Thread(target=kill_then_stop))
-    bench.supervisor.watch()
-    thread.join()
-    first_again, second = bench.pids()
-    assert (first_again, alive(first), alive(second)) == (first, False, True)
-    assert "worker died (killed by SIGKILL); it is started again in" in bench.shown.getvalue()
-
-
 def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.host.supervisor.MIN_LIFE_S", 0.0)
     bench.supervisor.start([bench.service("redis"), bench.service("worker")])
@@ -212,9 +197,7 @@ def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pyte
         wait_until(lambda: bench.shown.getvalue().count("ready again") == 2, "the second lives")
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = later(threading.Thread(target=wait_then_stop))
-    bench.supervisor.watch()
-    thread.join()
+    bench.watch_while(wait_then_stop)
     for name in ("redis", "worker"):
         assert f"{name} died (killed by SIGKILL); it is started again at once" in bench.shown.getvalue()
 
@@ -229,9 +212,7 @@ def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monk
         wait_until(lambda: bench.shown.getvalue().count("it is started again") == 3, "three deaths")
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = later(threading.Thread(target=wait_then_stop))
-    bench.supervisor.watch()
-    thread.join()
+    bench.watch_while(wait_then_stop)
     delays = re.findall(r"started again in (\d+) s", bench.shown.getvalue())
     assert delays == ["0", "1", "2"], "0.5 s, doubled by each early death"
 
@@ -254,9 +235,7 @@ def test_a_service_that_cannot_be_started_again_is_tried_later(bench: Bench, mon
         wait_until(lambda: "worker is ready again" in bench.shown.getvalue(), "the next life")
         bench.signals.ask_to_stop()
 
-    thread = later(threading.Thread(target=kill_and_give_back))
-    bench.supervisor.watch()
-    thread.join()
+    bench.watch_while(kill_and_give_back)
     assert len(bench.pids()) == 3 and alive(other)
 
 
@@ -272,15 +251,9 @@ def test_how_services_are_is_told_when_it_changes(bench: Bench) -> None:
         wait_until(lambda: "is ready again" in bench.shown.getvalue(), "the next life")
         bench.signals.ask_to_stop()
 
-    thread = later(threading.Thread(target=kill))
-    bench.supervisor.watch()
-    thread.join()
+    bench.watch_while(kill)
     assert (ServiceState("worker", "died, and is started again"),) in told
     assert told[-1] == (ServiceState("worker", "ready", bench.pids()[1]),)
-
-
-def test_the_delay_before_a_restart_doubles_up_to_half_a_minute() -> None:
-    assert [restart_delay(deaths) for deaths in range(8)] == [0, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_a_child_that_the_kernel_kills_for_lack_of_memory_is_said_to_be(bench: Bench, memory_group: Path) -> None:
@@ -330,9 +303,7 @@ def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
         wait_until(lambda: bench.shown.getvalue().count("ready again") >= 2, "the second lives")
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = later(threading.Thread(target=wait_then_stop))
-    supervisor.watch()
-    thread.join()
+    bench.watch_while(wait_then_stop)
     assert [alive(pid) for pid in (stopped, silent, quiet)] == [False, False, True]
     for how in ("stopped", "silent"):
         assert f"{how} died ({how} for 0 s, so it was killed: --silent-seconds 0.3)" in bench.shown.getvalue()
@@ -351,9 +322,7 @@ def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, m
         wait_until(lambda: next(looks) > 100, "some looks")
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = later(threading.Thread(target=wait_then_stop))
-    bench.supervisor.watch()
-    thread.join()
+    bench.watch_while(wait_then_stop)
     assert alive(worker) and "died" not in bench.shown.getvalue()
     bench.supervisor.stop([["worker"]])
     assert bench.ends() == ["worker"], "it hears that it is to end"
@@ -369,9 +338,10 @@ def test_a_second_signal_ends_the_grace(bench: Bench) -> None:
     bench.supervisor.start([bench.service("stubborn", IGNORES_SIGTERM)])
     os.kill(os.getpid(), signal.SIGINT)
     bench.supervisor.watch()
-    thread = later(threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)))
+    again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    again.start()
     bench.supervisor.stop([["stubborn"]])
-    thread.join()
+    again.join()
     assert not alive(bench.pids()[0])
 
 

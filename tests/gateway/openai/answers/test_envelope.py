@@ -1,7 +1,6 @@
 """Answers through the real server: texts, reasons, usage, shapes; with the official client and without."""
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -9,7 +8,7 @@ import pytest
 
 from contracts.messages.job import AnyJob, PrefillJob
 from gateway.text.chat import Chat
-from tests.gateway.running import TEXT, Running, until
+from tests.gateway.running import TEXT, Running, Serve, until
 
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]
 
@@ -125,7 +124,7 @@ async def test_a_message_cannot_write_turns(running: Running) -> None:
     assert ends == [3, 1, 2], "the template's own, and those of a raw prompt"
 
 
-async def test_a_setting_lets_messages_write_turns(serve: Callable[..., Awaitable[Running]]) -> None:
+async def test_a_setting_lets_messages_write_turns(serve: Serve) -> None:
     running = await serve("decode", spelled_tokens="tokens")
     await running.post("/v1/chat/completions", messages=TURNS)
     await running.post("/v1/chat/completions", messages=[{"role": "user", "content": FORGED}])

@@ -1,7 +1,6 @@
 """Tools through the real server, with the official client: what the template sees, what the worker gets, what comes."""
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.gateway.models import byte_level
 from tests.gateway.output.composed import HERE
-from tests.gateway.running import Running
+from tests.gateway.running import Running, Serve
 
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]
 FUNCTION: Any = {
@@ -23,7 +22,7 @@ OSLO, BERN = CALL % "Oslo", CALL % "Bern"
 
 
 @pytest.fixture
-async def running(serve: Callable[..., Awaitable[Running]], tmp_path: Path) -> Running:
+async def running(serve: Serve, tmp_path: Path) -> Running:
     """A gateway for a model that calls tools in Hermes' format, and thinks."""
     template = (HERE / "templates" / "hermes.jinja").read_text()
     model = byte_level(tmp_path / "model", template=template, vocabulary=443, max_position_embeddings=4096)
@@ -179,7 +178,7 @@ async def test_a_refusal_of_tools_says_the_true_reason(
     parser: Any,
     code: str | None,
     reason: str,
-    serve: Callable[..., Awaitable[Running]],
+    serve: Serve,
     tmp_path: Path,
 ) -> None:
     model = byte_level(tmp_path / "model", template=template, vocabulary=443, max_position_embeddings=4096)

@@ -2,11 +2,10 @@
 
 import asyncio
 import tomllib
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from contracts.version import BATON_VERSION
-from tests.gateway.running import Running, until
+from tests.gateway.running import Running, Serve, until
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -16,14 +15,14 @@ async def test_the_version_is_the_projects(running: Running) -> None:
     assert (await running.client.get("/version")).json() == {"version": written} == {"version": BATON_VERSION}
 
 
-async def test_ping_answers_whatever_the_workers_do(serve: Callable[..., Awaitable[Running]]) -> None:
+async def test_ping_answers_whatever_the_workers_do(serve: Serve) -> None:
     running = await serve()
     for method in ("GET", "POST"):
         answer = await running.client.request(method, "/ping")
         assert (answer.status_code, answer.json()) == (200, {})
 
 
-async def test_a_model_has_what_vllms_has(serve: Callable[..., Awaitable[Running]]) -> None:
+async def test_a_model_has_what_vllms_has(serve: Serve) -> None:
     running = await serve("decode", model_name="another-name")
     (model,) = (await running.client.get("/v1/models")).json()["data"]
     assert (model["id"], model["root"], model["parent"], model["max_model_len"]) == ("another-name", "tiny", None, 256)
@@ -32,7 +31,7 @@ async def test_a_model_has_what_vllms_has(serve: Callable[..., Awaitable[Running
     assert permission["object"] == "model_permission" and permission["created"] == model["created"]
 
 
-async def test_load_counts_answers_in_progress(serve: Callable[..., Awaitable[Running]]) -> None:
+async def test_load_counts_answers_in_progress(serve: Serve) -> None:
     running = await serve("prefill")
     await running.add("decode", stalls_at=2)
     assert (await running.client.get("/load")).json() == {"server_load": 0}
@@ -45,7 +44,7 @@ async def test_load_counts_answers_in_progress(serve: Callable[..., Awaitable[Ru
     assert (await running.client.get("/load")).json() == {"server_load": 0}
 
 
-async def test_the_gateways_facts_hold_no_secret(serve: Callable[..., Awaitable[Running]]) -> None:
+async def test_the_gateways_facts_hold_no_secret(serve: Serve) -> None:
     running = await serve("decode", max_requests=77)
     facts = (await running.client.get("/stats")).json()["gateway"]
     assert (facts["model"], facts["max_model_len"], facts["settings"]["max_requests"]) == ("tiny", 256, 77)

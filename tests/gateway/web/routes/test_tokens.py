@@ -1,7 +1,6 @@
 """/tokenize, /detokenize, /tokenizer_info: vLLM's fields, the ids of the requests themselves, and bounds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
 from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
 from tests.gateway.models import CONTEXT, llama_style
-from tests.gateway.running import Running
+from tests.gateway.running import Running, Serve
 
 TEXT = "Hello, world! 🙂 <|im_end|>"
 CHAT = [{"role": "user", "content": TEXT}]
@@ -40,9 +39,7 @@ async def test_a_chats_ids_are_those_of_a_chat(running: Running) -> None:
     assert (await running.post("/detokenize", tokens=bare)).json()["prompt"] == f"<|im_start|>user\n{TEXT}<|im_end|>\n"
 
 
-async def test_special_tokens_around_a_text_are_there_unless_they_are_refused(
-    serve: Callable[..., Awaitable[Running]], tmp_path: Path
-) -> None:
+async def test_special_tokens_around_a_text_are_there_unless_they_are_refused(serve: Serve, tmp_path: Path) -> None:
     running = await serve("decode", at=llama_style(tmp_path / "llama"))
     with_them = (await running.post("/tokenize", prompt="Hello")).json()["tokens"]
     assert (await running.post("/tokenize", prompt="Hello", add_special_tokens=True)).json()["tokens"] == with_them

@@ -1,6 +1,6 @@
 """Carries out what the policy decides from what gateways publish in Redis: one change at a time, none on old news."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from msgspec import structs
@@ -15,7 +15,7 @@ from launcher.autoscale.policy import MAX_FIGURE_AGE_S
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
 from launcher.on_ray.control.scaling import FAILED_CHANGE_PAUSE_S, Scaling
-from pricing.standing import RoleStanding, Standing
+from pricing.standing import Standing
 from tests.infra.conftest import clean_redis, redis_url
 from tests.launcher.autoscale.loads import Offered, seen
 
@@ -126,10 +126,3 @@ async def test_what_could_not_be_done_is_said_and_tried_again_after_a_pause(depl
     deployment.full = False
     assert await deployment.looks(BUSY, int(FAILED_CHANGE_PAUSE_S) - 40) == []
     assert await deployment.looks(BUSY, 60) == ["+decode", "+decode"]
-
-
-def test_a_load_for_more_workers_presses_these() -> None:
-    """What the tests above rest on."""
-    stands: Iterator[RoleStanding] = iter([seen(BUSY, 1, 1).decode, seen(QUIET, 1, 1).decode])
-    busy, quiet = (max(one.tpot or 0 for one in each.workers) for each in stands)
-    assert busy > 0.050 > quiet
