@@ -1,5 +1,6 @@
 """Compiled once, into the cache, whoever starts first; what fails is one sentence. Needs a C compiler."""
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -16,24 +17,32 @@ from engine.backends.native.build import build
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of each test's own. Nobody calls what is compiled here, so the compiler need not take its time."""
-    monkeypatch.setattr(
-        module, "COMPILER_FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in module.COMPILER_FLAGS)
+    """A cache of each test's own, and two small sources in place of the operators'."""
+    sources = tmp_path / "sources" / "csrc"
+    sources.mkdir(parents=True)
+    (sources / "shared.h").write_text("int one(void);\n")
+    (sources / "one.c").write_text('#include "shared.h"\nint one(void) { return 1; }\n')
+    (sources / "two.c").write_text(
+        '#include "shared.h"\n__attribute__((visibility("default"))) int two(void) { return 2 * one(); }\n'
     )
+    monkeypatch.setattr(module, "__file__", str(sources.parent / "build.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     return tmp_path / "baton"
 
 
-def test_a_second_start_compiles_nothing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_start_compiles_nothing(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build()
+    assert ctypes.CDLL(str(first)).two() == 2
     written = first.stat().st_mtime_ns
     assert build() == first and first.stat().st_mtime_ns == written
     assert list(empty_cache.iterdir()) == [first]
     monkeypatch.setattr(module, "COMPILER_FLAGS", (*module.COMPILER_FLAGS, "-DOTHER"))
-    assert build() != first
+    other = build()
     monkeypatch.setattr(module, "processor", lambda: "another")
-    assert len({first, build()} | set(empty_cache.iterdir())) == 3
+    elsewhere = build()
+    (tmp_path / "sources" / "csrc" / "shared.h").write_text("int one(void);\nint two(void);\n")
+    assert len({first, other, elsewhere, build()} & set(empty_cache.iterdir())) == 4
 
 
 def test_two_starts_at_once_do_no_harm(empty_cache: Path) -> None:
