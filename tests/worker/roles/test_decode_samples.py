@@ -166,6 +166,14 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
     over(bench, policy)
 
 
+def test_an_open_that_comes_behind_a_higher_attempt_is_refused() -> None:
+    bench = Bench()
+    policy = DecodePolicy(bench.parts)
+    policy.receive(short_job(11, prompt_tokens=10, attempt=2), 1.0)
+    policy.receive(wanted(0, handoff=6), 2.0)
+    assert [(event.key.handoff, event.reason) for event in bench.heard(RoomRefused)] == [(6, "superseded")]
+
+
 def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
     for trouble in ("engine", "deadline", "draining"):
         executor = Sevens()
