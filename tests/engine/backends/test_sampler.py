@@ -166,14 +166,6 @@ def test_a_row_draws_the_same_in_any_company(sampler: Sampler) -> None:
     assert shuffled.tolist() == together[order].tolist()
 
 
-def test_the_noise_of_a_key_is_the_same_in_any_company() -> None:
-    """To the bit."""
-    own = torch.tensor([key(5, 0, row) for row in range(33)], dtype=torch.int32)
-    noise = gumbel_noise(own, 5001)
-    for begin, end in ((0, 1), (7, 9), (32, 33), (3, 31)):
-        assert torch.equal(gumbel_noise(own[begin:end], 5001), noise[begin:end])
-
-
 @pytest.mark.parametrize("vocab", [VOCAB, 5001])
 def test_samples_of_one_row_are_what_they_would_be_alone(sampler: Sampler, vocab: int) -> None:
     vocab = min(vocab, 300) if slow(sampler) else vocab
@@ -190,18 +182,6 @@ def test_samples_of_one_row_are_what_they_would_be_alone(sampler: Sampler, vocab
     ]
     assert together.tolist() == alone and finite.tolist() == [True] * len(alone)
     assert len(set(together[:3].tolist())) > 1, "samples of a flat row differ"
-
-
-@pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
-def test_a_large_vocabulary_is_cut_where_a_whole_sort_would_cut_it(fast_sampler: Sampler, top_p: float) -> None:
-    """Flat rows need more than the candidates that are looked at first, peaked rows do not."""
-    flat = logits_of(2, 3000, seed=1) * 0.05
-    logits = torch.cat((flat, logits_of(2, 3000, seed=2) * 3))
-    sampling = Sampling(seed=1, top_p=top_p)
-    for row in range(4):
-        shares = expected_shares(logits[row], sampling)
-        tokens, _ = fast_sampler.sample(logits[row].expand(300, -1).clone(), draws(sampling, 300))
-        assert (shares[tokens] > 0).all()
 
 
 def test_greedy_is_the_largest_and_seeds_do_not_matter(sampler: Sampler) -> None:

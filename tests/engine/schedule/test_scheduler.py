@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from itertools import count
 
 import pytest
@@ -528,19 +527,6 @@ def test_a_full_batch_costs_the_head_of_the_queue_no_look_into_the_cache(monkeyp
     assert looks == running and all(each.state is SequenceState.ENDED for each in running)
     step(engine)
     assert looks == [*running, waiting]
-
-
-def test_planning_256_decodes_takes_well_under_a_millisecond() -> None:
-    engine = scheduler(8192, batch=8192, sequences=256, block_tokens=16)
-    added(engine, *(job(32, max_tokens=200) for _ in range(256)))
-    step(engine)
-    times = []
-    for _ in range(100):
-        before = time.perf_counter()
-        plan = planned(engine)
-        times.append(time.perf_counter() - before)
-        engine.apply(StepResult(plan.step, [[1]] * len(plan.works)), 2.0)
-    assert min(times) < 1e-3  # the best of many: other processes share the machine
 
 
 # prompts beside decodes

@@ -77,34 +77,6 @@ def test_who_becomes_late_in_line_is_moved_once() -> None:
     assert line.first(9.5) is early, "both are late, and it waits for longer"
 
 
-def test_a_burst_makes_its_own_tenant_wait() -> None:
-    line = WaitingQueue()
-    burst = [waiting(512, tenant="a", due=1) for _ in range(100)]
-    for each in burst:
-        line.insert(each)
-    assert line.first(0.0) in burst
-    line.shares.charge("a", 512)
-    other = waiting(512, tenant="b", due=2)
-    line.insert(other)
-    assert line.first(0.0) is other, "it has had nothing"
-
-
-def test_to_send_one_by_one_gains_nothing() -> None:
-    """Lets a tenant send its next prompt as soon as it has got one, beside another that has sent all at once."""
-    line = WaitingQueue()
-    for _ in range(40):
-        line.insert(waiting(1000, tenant="a"))
-    taken = dict.fromkeys("ab", 0)
-    for _ in range(40):
-        if not any(each.prompt.tenant == "b" for each in line):
-            line.insert(waiting(1000, tenant="b", due=1))
-        first = line.first(0.0)
-        taken[first.prompt.tenant] += 1
-        line.shares.charge(first.prompt.tenant, 1000)
-        line.remove(first)
-    assert abs(taken["a"] - taken["b"]) <= 2
-
-
 def test_a_tenant_that_was_alone_owes_nothing() -> None:
     line = WaitingQueue()
     for _ in range(50):
@@ -117,22 +89,6 @@ def test_a_tenant_that_was_alone_owes_nothing() -> None:
         line.insert(waiting(1000, tenant="b"))
     tenants = [each.prompt.tenant for each in served(line)]
     assert abs(tenants[:10].count("a") - 5) <= 1
-
-
-def test_tenants_share_by_weight() -> None:
-    line, weights = WaitingQueue(), {"a": 1.0, "b": 2.0, "c": 0.5}
-    for tenant, weight in weights.items():
-        for tokens in (3000, 100, 700) * 60:
-            line.insert(waiting(tokens, tenant=tenant, weight=weight))
-    taken = dict.fromkeys(weights, 0)
-    while all(any(each.prompt.tenant == tenant for each in line) for tenant in weights):
-        first = line.first(0.0)
-        taken[first.prompt.tenant] += len(first.tokens)
-        line.shares.charge(first.prompt.tenant, len(first.tokens))
-        line.remove(first)
-    shares = [taken[tenant] / weight for tenant, weight in weights.items()]
-    assert max(shares) - min(shares) <= 3000 / 0.5 + 3000 / 1.0 + MAX_SAVED_TOKENS
-    assert taken["b"] == pytest.approx(2 * taken["a"], rel=0.1)
 
 
 def test_what_was_found_in_the_cache_is_not_charged() -> None:

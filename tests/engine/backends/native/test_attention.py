@@ -27,6 +27,7 @@ ODD = {
 }
 HEADS = {"9/3": (3, 3), "14/2": (2, 7), "32/8": (8, 4), "4/4": (4, 1), "40/1": (1, 40)}
 """(KV heads, query heads that share one)."""
+HEAD_DIMS = (2, 16, 22, 24, 48, 80, 96, 112, 128, 192, MAX_HEAD_DIM)
 SCORE_PARAMS = [(0.5, 0.0, False), (0.0, 3.0, False), (0.2, 2.0, True)]
 """Scale, soft cap, and whether there are sinks."""
 FORMATS_TESTED = pytest.mark.parametrize("dtype", DTYPE_CODES, ids=["fp32", "bf16"])
@@ -115,26 +116,15 @@ def test_scales_soft_caps_and_sinks(
         assert error < LIMITS[dtype]
 
 
-@pytest.mark.parametrize(
-    ("dim", "block"),
-    list(zip([2, 16, 22, 24, 48, 80, 96, 112, 128, 192, MAX_HEAD_DIM], cycle([1, 8, 16, 64]), strict=False)),
-)
-@FORMATS_TESTED
-def test_any_head_and_block_size(native: ctypes.CDLL, block: int, dim: int, dtype: torch.dtype) -> None:
-    sizes: Any = dict(kv_heads=2, shared=3, dim=dim, block=block)
-    assert attended(native, ODD["odd chunks"], window=33, dtype=dtype, **sizes)[1] < LIMITS[dtype]
-
-
 @FORMATS_TESTED
 def test_every_processors_code(level: ctypes.CDLL, dtype: torch.dtype) -> None:
     for shape in ("mixed", "lengths", "long"):
         for kv_heads, shared in HEADS.values():
             sizes: Any = dict(kv_heads=kv_heads, shared=shared, dim=64)
             assert attended(level, {**SHAPES, **ODD}[shape], window=100, dtype=dtype, **sizes)[1] < LIMITS[dtype]
-    for dim in (2, 22, 80, 96, 128, MAX_HEAD_DIM):
-        for block in (8, 64):
-            sizes = dict(kv_heads=2, shared=3, dim=dim, block=block)
-            assert attended(level, ODD["odd chunks"], dtype=dtype, **sizes)[1] < LIMITS[dtype]
+    for dim, block in zip(HEAD_DIMS, cycle((1, 8, 16, 64)), strict=False):
+        sizes = dict(kv_heads=2, shared=3, dim=dim, block=block)
+        assert attended(level, ODD["odd chunks"], window=33, dtype=dtype, **sizes)[1] < LIMITS[dtype], (dim, block)
 
 
 class Text:

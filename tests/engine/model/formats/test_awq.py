@@ -51,13 +51,6 @@ def test_a_word_has_outputs_0_2_4_6_1_3_5_7(tmp_path: Path) -> None:
     assert read(tmp_path, CONFIG, tensors, (8, 32)).dequantized()[:, 5].tolist() == [0, -4, -1, -5, -2, -6, -3, -7]
 
 
-def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
-    weight = random(16, 64, seed=1)
-    opened = checkpoint(tmp_path, CONFIG | {"modules_to_not_convert": ["up_proj"]}, {"weight": weight})
-    found = opened.weight(NAME, (16, 64))
-    assert isinstance(found, Tensor) and torch.equal(found, weight)
-
-
 @pytest.mark.parametrize(
     ("config", "tensors", "words"),
     [

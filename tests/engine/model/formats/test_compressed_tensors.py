@@ -106,13 +106,6 @@ def test_names_come_before_linear_and_each_group_has_its_own_format(tmp_path: Pa
         assert torch.equal(read(tmp_path, config, tensors, SHAPE).dequantized(), expected)
 
 
-def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
-    config, _, _ = written(*CASES["fp8 by outputs"])
-    weight = random(16, 64, seed=1)
-    found = checkpoint(tmp_path, config | {"ignore": ["re:.*up_proj"]}, {"weight": weight}).weight(NAME, (16, 64))
-    assert isinstance(found, Tensor) and torch.equal(found, weight)
-
-
 @pytest.mark.parametrize(
     ("case", "inputs", "expected"),
     [

@@ -44,12 +44,6 @@ def test_a_scale_for_each_output(config: dict[str, Any], tmp_path: Path) -> None
         assert torch.equal(read(tmp_path, config, scaled, SHAPE).dequantized(), expected)
 
 
-def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
-    weight = random(16, 64, seed=1)
-    found = checkpoint(tmp_path, BLOCKS, {"weight": weight}).weight(NAME, (16, 64))
-    assert isinstance(found, Tensor) and torch.equal(found, weight)
-
-
 @pytest.mark.parametrize(
     ("config", "tensors", "words"),
     [

@@ -89,14 +89,6 @@ def test_layers_that_dynamic_names_are_packed_as_it_says(tmp_path: Path) -> None
     assert found.form == "int8" and torch.equal(found.dequantized(), expected)
 
 
-def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
-    weight = random(16, 64, seed=1)
-    opened = checkpoint(tmp_path, CONFIG | {"dynamic": {r"-:.*\.up_proj": {}}}, {"weight": weight})
-    found = opened.weight(NAME, (16, 64))
-    assert isinstance(found, Tensor) and torch.equal(found, weight)
-    assert opened.parameters() == {None: 16 * 64}
-
-
 def test_biases_that_nobody_has_may_stay_if_they_are_zeros(tmp_path: Path) -> None:
     tensors, _ = gptq(random(16, 64, seed=1), 4, 32, version=1)
     for bias in (torch.zeros(16), torch.ones(16)):

@@ -13,7 +13,7 @@ from engine.model.config_files import raw_config
 from engine.model.formats.modelopt import Modelopt, read_modelopt
 from engine.model.formats.registry import format_of
 from tests.engine.backends.native.measures import random
-from tests.engine.model.formats.stored import NAME, checkpoint, read
+from tests.engine.model.formats.stored import read
 from tests.engine.model.formats.writers import Written, fp8, mxfp8, nvfp4
 
 CONFIG = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
@@ -55,12 +55,6 @@ def test_the_lower_bits_of_a_byte_are_the_first_number(tmp_path: Path) -> None:
     }
     found = read(tmp_path, CONFIG, tensors, (1, 16)).dequantized()
     assert found.tolist() == [[1.0, -6.0, *[0.0] * 14]]
-
-
-def test_layers_that_are_left_out_are_numbers(tmp_path: Path) -> None:
-    weight = random(16, 64, seed=1)
-    found = checkpoint(tmp_path, CONFIG, {"weight": weight}).weight(NAME, (16, 64))
-    assert isinstance(found, Tensor) and torch.equal(found, weight)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,19 @@
 Each is written after the documents, or the code, of what makes such checkpoints; none is copied from one.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from contracts.errors import ModelError
 from engine.model.formats.compressed_tensors import CompressedTensors
 from engine.model.formats.gptq import Gptq
 from engine.model.formats.registry import format_of
+from tests.engine.backends.native.measures import random
+from tests.engine.model.formats.stored import NAME, checkpoint
 
 FP8_DYNAMIC: dict[str, Any] = {
     "config_groups": {
@@ -175,3 +180,22 @@ def test_layers_of_a_part_are_found_by_each_of_their_names(prefix: str) -> None:
     assert [groups.scheme_of(layer).strategy for layer in layers] == ["tensor", "channel"]
     with pytest.raises(ModelError, match="no target of quantization_config names it"):
         groups.scheme_of(f"{prefix}layers.2.mlp.up_proj")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AWQ | {"modules_to_not_convert": ["up_proj"]},
+        FP8,
+        FP8_DYNAMIC | {"ignore": ["re:.*up_proj"]},
+        GPTQ | {"dynamic": {r"-:.*\.up_proj": {}}},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+    ],
+    ids=lambda config: config["quant_method"],
+)
+def test_layers_that_are_left_out_are_numbers(config: dict[str, Any], tmp_path: Path) -> None:
+    weight = random(16, 64, seed=1)
+    opened = checkpoint(tmp_path, config, {"weight": weight})
+    found = opened.weight(NAME, (16, 64))
+    assert isinstance(found, Tensor) and torch.equal(found, weight)
+    assert opened.parameters() == {None: 16 * 64}

@@ -77,12 +77,6 @@ def test_it_finds_the_count_that_pays_most(seed: int) -> None:
     assert usual(run(LimitTrials(COUNTS), steps(DEAR, 0.3, seed), 2000)[2]) == 0
 
 
-def test_two_guesses_pay_though_one_does_not() -> None:
-    """A proposer that takes nine tenths of a step whatever it proposes."""
-    costs = (1.0, 1.9, 1.95, 2.0)
-    assert usual(run(LimitTrials(COUNTS), steps(costs, 0.75), 3000)[2]) == 4
-
-
 @pytest.mark.parametrize("costs", [DEAR, (1.0, 1.05, 1.1, 1.2), (1.0, 2.0, 3.0, 8.0)])
 def test_where_no_guess_pays_little_is_lost(costs: tuple[float, ...]) -> None:
     trial, number = LimitTrials(COUNTS), 8000
