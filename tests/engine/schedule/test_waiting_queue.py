@@ -77,6 +77,22 @@ def test_who_becomes_late_in_line_is_moved_once() -> None:
     assert line.first(9.5) is early, "both are late, and it waits for longer"
 
 
+def test_to_send_one_by_one_gains_nothing() -> None:
+    """Lets a tenant send its next prompt as soon as it has got one, beside another that has sent all at once."""
+    line = WaitingQueue()
+    for _ in range(40):
+        line.insert(waiting(1000, tenant="a"))
+    taken = dict.fromkeys("ab", 0)
+    for _ in range(40):
+        if not any(each.prompt.tenant == "b" for each in line):
+            line.insert(waiting(1000, tenant="b", due=1))
+        first = line.first(0.0)
+        taken[first.prompt.tenant] += 1
+        line.shares.charge(first.prompt.tenant, 1000)
+        line.remove(first)
+    assert abs(taken["a"] - taken["b"]) <= 2
+
+
 def test_a_tenant_that_was_alone_owes_nothing() -> None:
     line = WaitingQueue()
     for _ in range(50):
