@@ -112,9 +112,12 @@ def norm_row(
     if ADD:
         added = found.to(tl.float32) + tl.load(change + here, mask=inside, other=0.0).to(tl.float32)
         found = added.to(found.dtype)
-        tl.store(hidden + here, found, mask=inside)
     wide = found.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+    if ADD:
+        # Several warps read a row that has fewer values than the block has threads: all of them before it changes.
+        tl.debug_barrier()
+        tl.store(hidden + here, found, mask=inside)
     return (wide * inverse * scale).to(found.dtype)
 
 

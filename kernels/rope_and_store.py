@@ -207,6 +207,8 @@ def _rope_and_store(
     stored_first = tl.where(turned, first.to(loaded_first.dtype), loaded_first)
     stored_second = tl.where(turned, second.to(loaded_second.dtype), loaded_second)
 
+    if NORM:
+        tl.debug_barrier()  # a warp may have summed values that another warp now changes
     if ROTATE or NORM:
         query = head < QUERY_HEADS
         tl.store(here + pair, stored_first, mask=inside & query)
