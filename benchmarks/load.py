@@ -14,8 +14,9 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import httpx
 from msgspec import Meta, Struct
@@ -27,6 +28,8 @@ from contracts.slo import SLO, Timings, percentile
 from dashboard.prompts import TWENTY_PROMPTS
 from infra.cli import parse_or_exit
 from infra.completions_client import CompletionEvents, CompletionsClient, StreamedChunk, error_message
+
+Answer = TypeVar("Answer")
 
 
 class LoadConfig(Struct, frozen=True, kw_only=True):
@@ -61,6 +64,17 @@ def arrivals(rate: float, count: int, chance: random.Random) -> Iterator[float]:
     for _ in range(count):
         yield at
         at += chance.expovariate(rate)
+
+
+async def send_at(
+    times: Iterable[float], requests: Iterable[Callable[[], Coroutine[Any, Any, Answer]]]
+) -> list[asyncio.Task[Answer]]:
+    """Starts each request at its time, s from now, and returns the tasks."""
+    begin, tasks = time.perf_counter(), []
+    for at, request in zip(times, requests, strict=True):
+        await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
+        tasks.append(asyncio.create_task(request()))
+    return tasks
 
 
 def report(results: list[Result], slo: SLO) -> Iterator[str]:
@@ -131,10 +145,8 @@ async def run(config: LoadConfig, linger: float | None = None) -> list[Result]:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=config.url, timeout=config.timeout, limits=limits) as client:
         start = time.perf_counter()
-        tasks = []
-        for at, request in zip(arrivals(config.rate, config.requests, chance), load, strict=True):
-            await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
-            tasks.append(asyncio.create_task(_one(client, model, request, start)))
+        sends = [partial(_one, client, model, request, start) for request in load]
+        tasks = await send_at(arrivals(config.rate, config.requests, chance), sends)
         _, late = await asyncio.wait(tasks, timeout=linger)
         for task in late:
             task.cancel()

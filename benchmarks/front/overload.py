@@ -12,26 +12,27 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.load import arrivals
-from benchmarks.processes.children import child, exit_status, last_line
+from benchmarks.load import arrivals, send_at
+from benchmarks.processes.children import child, exit_status
 from benchmarks.processes.python_path import ROOT
+from benchmarks.processes.usable import usable_workers, wait_until
 from benchmarks.random_model import SHAPES, make
-from benchmarks.report import head
-from contracts.errors import BatonError
+from benchmarks.report import head, row
 from contracts.slo import SLO, Timings, parse_objective, percentile
 from infra.completions_client import CompletionEvents
 from launcher.checking.preflight import check_port
 from launcher.stages import StageDisplay
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 300.0
+WORKER_COUNT = 4
 ANSWER_TIMEOUT_S = 120.0  # s after which an answer is given up
 COLUMNS = (
     "side",
@@ -81,27 +82,11 @@ def system(checkout: Path, model: Path, directory: Path, keys: Path | None = Non
     url = f"http://{HOST}:{port}"
     settings = {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1", "XDG_RUNTIME_DIR": str(directory)}
     with child([sys.executable, "-m", "launcher", *words], log, settings=settings) as process:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _usable(url, operator):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BatonError(f"{checkout}: baton up does not become ready: {last_line(log)}")
-            time.sleep(0.2)
+        wait_until(lambda: usable_workers(url, operator) == WORKER_COUNT, f"baton up of {checkout}", log, process)
         yield url
 
 
-def _usable(url: str, operator: str) -> bool:
-    try:
-        lines = httpx.get(f"{url}/metrics", timeout=5.0, headers=bearer(operator)).text.splitlines()
-    except httpx.HTTPError:
-        return False
-    return sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == 4
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]) -> Outcome:
+async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: Mapping[str, str]) -> Outcome:
     sent, events, first, last, tokens = time.perf_counter(), CompletionEvents(), 0.0, 0.0, 0
     status, answered = 0, 0.0
     try:
@@ -141,17 +126,14 @@ async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
         bears = BURST_REQUESTS / (time.perf_counter() - begin)
         rate = given.times * (given.bears or bears)
         bodies = [body() for _ in range(round(rate * given.seconds))]
-        begin, tasks = time.perf_counter(), []
-        for at, one in zip(arrivals(rate, len(bodies), chance), bodies, strict=True):
-            await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
-            tasks.append(asyncio.create_task(ask(client, one, headers)))
-        outcomes = await asyncio.gather(*tasks)
+        sends = [partial(ask, client, one, headers) for one in bodies]
+        outcomes = await asyncio.gather(*await send_at(arrivals(rate, len(bodies), chance), sends))
         facts = (await client.get("/stats")).json()
     told = facts["gateway"].get("predicted") or {}
     return Measured(bears, outcomes, given.seconds, told.get("median_error") if told.get("requests") else None)
 
 
-def row(name: str, measured: Measured, slo: SLO) -> str:
+def line(name: str, measured: Measured, slo: SLO) -> str:
     accepted = [one for one in measured.outcomes if one.status == httpx.codes.OK and one.timings is not None]
     refused = [one for one in measured.outcomes if one.status == httpx.codes.TOO_MANY_REQUESTS]
     failed = len(measured.outcomes) - len(accepted) - len(refused)
@@ -161,10 +143,15 @@ def row(name: str, measured: Measured, slo: SLO) -> str:
     late = 1000 * percentile([one.answered for one in refused], 0.99)
     error = "" if measured.error is None else f"{measured.error:.0%}"
     share = met / len(accepted) if accepted else 0.0
-    return (
-        f"| {name} | {measured.bears:.1f} | {len(measured.outcomes)} | {len(accepted)} | {share:.1%} | {ttft:.0f} | "
-        f"{tpot:.0f} | {len(refused)} | {late:.0f} | {failed} | {met / measured.seconds:.2f} | {error} |"
+    counts = (
+        f"{measured.bears:.1f}",
+        len(measured.outcomes),
+        len(accepted),
+        f"{share:.1%}",
+        f"{ttft:.0f}",
+        f"{tpot:.0f}",
     )
+    return row(name, *counts, len(refused), f"{late:.0f}", failed, f"{met / measured.seconds:.2f}", error)
 
 
 def main() -> int:
@@ -194,7 +181,7 @@ def main() -> int:
                 directory.mkdir(mode=0o700)
                 with system(checkout, model, directory) as url:
                     measured = asyncio.run(measure(url, given, slo))
-                print(row(name, measured, slo), flush=True)
+                print(line(name, measured, slo), flush=True)
                 given.bears = given.bears or measured.bears  # the same load for both
 
     return exit_status(work)

@@ -2,23 +2,21 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import redis
 
 from benchmarks.front.client import Seen
 from benchmarks.processes.children import child, end, last_line
+from benchmarks.processes.usable import usable_workers, wait_until
 from contracts.errors import BatonError
 from infra.network.listening import http_url
 from infra.network.sealing import new_secret
@@ -33,7 +31,6 @@ HOST = "127.0.0.1"
 WORKER = Path("testing", "simulated_worker.py")
 START_SECONDS = 120.0
 MODEL_NAME = "demo"
-LOOK_SECONDS = 0.05
 WORD, TOKEN = " garden", 821  # a token of the demonstration model whose text nothing else in an answer has
 CHAT: Mapping[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}]}
 APIS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -43,7 +40,6 @@ APIS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "anthropic": ("/v1/messages", CHAT),
 }
 """Path of each API, and a body without `stream` and length."""
-_USABLE = re.compile(r"^baton:worker_usable\{.*\} 1\.0$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         stack.enter_context(child(server.command, directory / "redis.log", settings=settings))
         store = connect_blocking(url)
         stack.callback(store.close)
-        wait(lambda: answers(store.ping), "Redis")
+        wait_until(lambda: answers(store.ping), "Redis", directory / "redis.log")
         shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
@@ -141,7 +137,8 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
             command += ["--pause", str(shape.pause), "--phase", str(phase), "--made", str(directory / f"made-{number}")]
             log = directory / f"worker-{number}.log"
             workers.append(stack.enter_context(child(command, log, settings=settings)))
-        wait(lambda: usable(port, shape), f"{shape.workers} workers, as the gateway sees them", directory)
+        log = directory / "gateway-0.log"
+        wait_until(lambda: usable(port, shape), f"{shape.workers} workers, as the gateway sees them", log)
 
         def stop_workers() -> dict[str, list[float]]:
             made: dict[str, list[float]] = {}
@@ -155,14 +152,8 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
 
 def usable(port: int, shape: Shape) -> bool:
     """Returns whether all workers are usable to all gateways; a new connection may reach any of them."""
-    try:
-        for _ in range(8 * (shape.gateways - 1) + 1):
-            page = httpx.get(f"{http_url(HOST, port)}/metrics", timeout=START_SECONDS).text
-            if len(_USABLE.findall(page)) < shape.workers:
-                return False
-    except httpx.HTTPError:
-        return False
-    return True
+    url = http_url(HOST, port)
+    return all(usable_workers(url) >= shape.workers for _ in range(8 * (shape.gateways - 1) + 1))
 
 
 def thread_seconds(pid: int) -> float:
@@ -179,15 +170,3 @@ def answers(ask: Callable[[], object]) -> bool:
     except redis.RedisError:
         return False
     return True
-
-
-def wait(
-    condition: Callable[[], bool], what: str, directory: Path | None = None, seconds: float = START_SECONDS
-) -> None:
-    """Waits until something is there. Raises `BatonError` with what the gateway said last if it never is."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            last = f": {last_line(directory / 'gateway-0.log')}" if directory is not None else ""
-            raise BatonError(f"{what} does not become ready{last}")
-        time.sleep(LOOK_SECONDS)

@@ -12,19 +12,21 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.front.overload import BURST_REQUESTS, Outcome, ask, bearer, body_of, system
-from benchmarks.load import arrivals
+from benchmarks.front.overload import BURST_REQUESTS, Outcome, ask, body_of, system
+from benchmarks.load import arrivals, send_at
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
+from benchmarks.processes.usable import bearer
 from benchmarks.random_model import SHAPES, make
-from benchmarks.report import head
+from benchmarks.report import head, row
 from contracts.errors import BatonError
 from contracts.slo import percentile
 from infra.keys.api_key import KeyOptions, NewKey, make_key
@@ -83,14 +85,11 @@ class Tenants:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _load(self, rate: float, seconds: float, headers: dict[str, str]) -> list[asyncio.Task[Outcome]]:
-        begin, tasks = time.perf_counter(), []
-        for at in arrivals(rate, max(1, round(rate * seconds)), self._chance):
-            await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
-            tasks.append(asyncio.create_task(self._ask(headers)))
-        return tasks
+    async def _load(self, rate: float, seconds: float, headers: Mapping[str, str]) -> list[asyncio.Task[Outcome]]:
+        count = max(1, round(rate * seconds))
+        return await send_at(arrivals(rate, count, self._chance), [partial(self._ask, headers)] * count)
 
-    def _ask(self, headers: dict[str, str]) -> Coroutine[Any, Any, Outcome]:
+    def _ask(self, headers: Mapping[str, str]) -> Coroutine[Any, Any, Outcome]:
         given = self._given
         return ask(self._client, body_of(given.shape, given.prompt, given.output, self._chance), headers)
 
@@ -135,8 +134,7 @@ async def measure(url: str, given: argparse.Namespace, keys: tuple[NewKey, ...])
         p95[name] = percentile(together, 0.95)
         answered = sum(one.timings is not None for window in windows[name] for one in window.first)
         parts = ", ".join(f"{percentile(some, 0.95):.0f}" for some in each)
-        figures = f"{rate:.1f} | {answered} | {len(together)} | {median(together):.0f} | {p95[name]:.0f} | {parts}"
-        print(f"| {name} | {figures} |")
+        print(row(name, f"{rate:.1f}", answered, len(together), f"{median(together):.0f}", f"{p95[name]:.0f}", parts))
     print(f"beside the flood / beside the share: {p95['its flood'] / p95['its share']:.2f} (wanted: 1.3 at most)")
 
 

@@ -2,18 +2,17 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import httpx
 import msgspec
 import redis
 
-from benchmarks.processes.children import child, last_line
-from contracts.errors import BatonError
+from benchmarks.processes.children import child
+from benchmarks.processes.usable import usable_workers, wait_until
 from infra.config.engine import EngineOptions
 from infra.config.transfer import TransferOptions
 from infra.network.listening import http_url
@@ -30,8 +29,6 @@ from launcher.options import ROOT, UpConfig
 HOST = "127.0.0.1"
 EXACT = EngineOptions(dtype="fp32", kv_memory=64 << 20)  # answers do not depend on the batch
 USUAL = TransferOptions()
-START_SECONDS = 300.0
-LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -92,29 +89,15 @@ def split_system(
                     child(service.command, log, settings={**settings, **service.settings})
                 )
             for service in group:
-                _wait(service, processes[service.name], directory / f"{service.name}.log")
+                log = directory / f"{service.name}.log"
+                wait_until(partial(_ready, service), service.name, log, processes[service.name])
         store = connect_blocking(url)
         stack.callback(store.close)
         address = http_url(HOST, config.port)
-        _wait_for_usable(address, 2, {"authorization": f"Bearer {key}"} if key else {})
+        wait_until(lambda: usable_workers(address, key) == 2, "both workers", directory / "gateway.log")
         yield SplitSystem(address, directory, secret.read_bytes().strip(), store, processes)
 
 
-def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while (status := service.watch()) is None or status.stage != READY_STAGE:
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise BatonError(f"{service.name} does not become ready: {last_line(log)}")
-        time.sleep(LOOK_SECONDS)
-
-
-def _wait_for_usable(gateway: str, workers: int, headers: dict[str, str]) -> None:
-    """Waits until the gateway uses all workers: it is ready with a decode worker alone. Raises `BatonError`."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        lines = httpx.get(f"{gateway}/metrics", headers=headers, timeout=START_SECONDS).text.splitlines()
-        if sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == workers:
-            return
-        if time.monotonic() > deadline:
-            raise BatonError(f"the gateway does not use all {workers} workers")
-        time.sleep(LOOK_SECONDS)
+def _ready(service: Process) -> bool:
+    status = service.watch()
+    return status is not None and status.stage == READY_STAGE
