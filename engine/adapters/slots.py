@@ -1,18 +1,21 @@
 """The loaded adapters, each in a slot of the linear layers; their number and rank are limited."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from contracts.errors import AdapterError, DeviceMemoryError
 from engine.adapters.weights import read_adapter
 from engine.device import device_errors
-from engine.model.adapted import Adaptable, AdapterTarget, adapter_bytes
+from engine.model.adapted import Adaptable, AdapterTarget, Expansion, LowRank, adapter_bytes
 from engine.plan import Work
 from infra.sizes import format_bytes
 
+BLANK_DIGEST = "blank"
 AdapterTargets = Sequence[tuple[AdapterTarget, Adaptable]]
 
 
@@ -54,6 +57,30 @@ class AdapterSlots:
                     linear.put(free[0], change)
                 self._slots[digest] = free[0]
         return digest
+
+    @contextmanager
+    def blank(self) -> Iterator[str]:
+        """Lends an adapter of the largest rank that changes nothing, to measure a step before any adapter is loaded.
+
+        Yields its digest. All its matrices are the same zeros, so that they take little of the memory that is measured.
+        """
+        rank = self._max_rank
+        sizes = [size for place, _ in self._places for size in (len(place.names) * place.inputs, *place.sizes)]
+        with self._lock, torch.inference_mode():
+            zeros = torch.zeros(rank * max(sizes), device=self._device, dtype=self._dtype)
+            for place, linear in self._places:
+                ranks, firsts = len(place.names) * rank, np.cumsum([0, *place.sizes]).tolist()
+                parts = tuple(
+                    Expansion(first, number * rank, zeros[: rank * size].view(rank, size))
+                    for number, (first, size) in enumerate(zip(firsts, place.sizes, strict=False))
+                )
+                linear.put(1, LowRank(zeros[: ranks * place.inputs].view(ranks, place.inputs), parts))
+            assert not self._slots, "an adapter is loaded already"
+            self._slots[BLANK_DIGEST] = 1
+        try:
+            yield BLANK_DIGEST
+        finally:
+            self.free(BLANK_DIGEST)
 
     def free(self, digest: str) -> None:
         """Frees an adapter's memory. Only between two steps, when no sequence uses it."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import get_args
 
@@ -49,7 +50,8 @@ def prompt_steps(
 ) -> list[MeasuredStep]:
     """Measures prompt steps for sequences of up to `longest` tokens, on temporary pools; the largest step is last.
 
-    On CUDA the largest possible steps run, because their memory cannot be used for KV. On a CPU steps are limited to
+    On CUDA the largest possible steps run, because their memory cannot be used for KV: of whole prompts, of a chunk
+    behind a prefix, with adapters if they are on, and of rows of logits. On a CPU steps are limited to
     about a second. Raises `ConfigError` if the largest step does not fit into the device's memory.
     """
     seconds = partial(_seconds, block_tokens=config.block_size, groups=groups, make=make)
@@ -63,6 +65,7 @@ def prompt_steps(
             seconds([length], sampling=ADJUSTED_SAMPLING)
             first = MeasuredStep(length, seconds([length], sampling=PLAIN_SAMPLING))
             warm_up(make([3] * groups))
+            run_largest_chunk(config, longest, groups, make)
             lengths = largest_step(config, longest)
             return [first, MeasuredStep(sum(lengths), seconds(lengths, sampling=FILTERED_SAMPLING))]
         length = first_step(config, longest)
@@ -120,6 +123,23 @@ def widest_step(config: EngineConfig) -> list[int]:
     return [1] * min(config.max_sequences, config.max_batch_tokens)
 
 
+def largest_chunk(config: EngineConfig, max_model_len: int) -> tuple[int, int]:
+    """Returns start and tokens of the end of the longest prompt: as many as the budget allows behind a prefix."""
+    start = max(max_model_len - config.max_batch_tokens, config.block_size if max_model_len > config.block_size else 0)
+    return start, max_model_len - start
+
+
+def run_largest_chunk(config: EngineConfig, max_model_len: int, groups: int, make: WithBlocks) -> None:
+    """Runs the step whose attention reads the most KV, which masks and expanded keys may take memory for."""
+    start, tokens = largest_chunk(config, max_model_len)
+    plan, blocks = chunk(start, tokens, config.block_size, groups)
+    engine = make([blocks] * groups)
+    with engine.adapters.blank() if engine.adapters is not None else nullcontext("") as adapter:
+        executor = Executor(engine)
+        executor.launch(structs.replace(plan, works=[structs.replace(each, adapter=adapter) for each in plan.works]))
+        executor.collect()
+
+
 def first_step(config: EngineConfig, max_model_len: int) -> int:
     return min(FIRST_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
@@ -139,6 +159,16 @@ def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampli
         works.append(Work(sequence, 0, tokens, blocks, sampling, tokens=text, prompt_tokens=length))
         first = end
     return StepPlan(0, works), first
+
+
+def chunk(start: int, tokens: int, block_tokens: int, groups: int) -> tuple[StepPlan, int]:
+    """Returns a step of one chunk behind a prefix, and the blocks that it needs in each KV group.
+
+    All blocks of the prefix are one block, so that a long prefix takes no memory.
+    """
+    prefix, end = start // block_tokens, blocks_for(start + tokens, block_tokens)
+    blocks = ([1] * prefix + list(range(2, 2 + end - prefix)),) * groups
+    return StepPlan(0, [Work(0, start, [0] * tokens, blocks, PLAIN_SAMPLING)]), 2 + end - prefix
 
 
 def out_and_in(block_count: int, slots: int, block_bytes: int) -> list[BlockMove]:

@@ -65,8 +65,8 @@ class KeptStates:
         states = self._states[rows]
         for at, work in enumerate(works):
             if len(work.state) == 4 * states.shape[1] and not known[at]:  # computed by another worker
-                given = torch.frombuffer(bytearray(work.state), dtype=torch.float32)
-                states[at], known[at] = given.to(states), True
+                given = to_device(np.frombuffer(bytearray(work.state), dtype=np.float32), states.device)
+                states[at], known[at] = given.to(states.dtype), True
             elif not known[at] and (state := found(work)) is not None:
                 states[at], known[at] = state, True
         return states, known
