@@ -10,7 +10,8 @@ from contracts.messages.sampling import Limits
 from kvtransfer.events import Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from tests.opens import open_of
-from tests.worker.role_bench import LIMITS, SAMPLING, prompted
+from tests.worker.role_bench import LIMITS, SAMPLING, Bench, prompted
+from worker.roles.decode import DecodePolicy
 
 Branches = dict[int, list[int]] | list[Branch] | None
 """Tokens by sample, or whole branches."""
@@ -84,3 +85,9 @@ def short_job(tokens: int = 20, **changes: Any) -> DecodeJob:
         "queued_at": 0.5,
     }
     return DecodeJob(**(fields | prompted(tokens, changes)))
+
+
+def decode_worker(**settings: Any) -> tuple[Bench, DecodePolicy]:
+    """Makes a decode worker's policy on a bench of these settings."""
+    bench = Bench(**settings)
+    return bench, DecodePolicy(bench.parts)

@@ -4,7 +4,8 @@ from typing import Any
 
 from contracts.messages.job import DecodeJob, PrefillJob
 from kvtransfer.events import Closed
-from tests.worker.role_bench import LIMITS, SAMPLING, prompted
+from tests.worker.role_bench import LIMITS, SAMPLING, Bench, prompted
+from worker.roles.prefill import PrefillPolicy
 
 
 def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> PrefillJob:
@@ -32,3 +33,9 @@ def whole(job: PrefillJob) -> DecodeJob:
 def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:
     """Makes the end of a handoff."""
     return Closed(handoff=handoff, outcome=outcome, reason=reason, retryable=retryable, bytes=640, digest=1, ms=1.0)
+
+
+def prefill_worker(**settings: Any) -> tuple[Bench, PrefillPolicy]:
+    """Makes a prefill worker's policy on a bench of these settings."""
+    bench = Bench(**settings)
+    return bench, PrefillPolicy(bench.parts)

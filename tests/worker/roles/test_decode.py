@@ -8,15 +8,12 @@ from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from tests.worker.role_bench import Bench
-from tests.worker.roles.decode_handoffs import KEY, committed, landed, opened, short_job, wanted
+from tests.worker.roles.decode_handoffs import KEY, committed, decode_worker, landed, opened, short_job, wanted
 from worker.events import Begin, Emit, Fail, Kill
-from worker.roles.decode import DecodePolicy
 
 
 def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(0), 1.0)
     assert bench.step(policy) is None, "nothing to compute while it lands"
     (granted,) = bench.heard(RoomGranted)
@@ -37,8 +34,7 @@ def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
 
 
 def test_both_sides_of_a_handoff_tell_its_times() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
     way = Way("tcp", True, "fp8")
@@ -49,8 +45,7 @@ def test_both_sides_of_a_handoff_tell_its_times() -> None:
 
 
 def test_a_handoff_that_can_never_fit_is_refused() -> None:
-    bench = Bench(blocks=3)
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker(blocks=3)
     policy.receive(wanted(0, tokens=50), 1.0)
     (refused,) = bench.heard(RoomRefused)
     assert refused.reason == "capacity" and not refused.retryable
@@ -58,8 +53,7 @@ def test_a_handoff_that_can_never_fit_is_refused() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     for bad in (opened(prompt_tokens=0), opened(token_ids=[-1] * 10)):
         policy.receive(RoomWanted(KEY, bad, (0,)), 1.0)
         assert bench.heard(RoomRefused)[0].reason == "malformed"
@@ -72,8 +66,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
@@ -87,8 +80,7 @@ def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> N
 
 
 def test_the_short_path_computes_its_prompt_here() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(short_job(limits=Limits(2)), 1.0)
     bench.step(policy, 1.5)
     assert not bench.heard(Emit)
@@ -102,8 +94,7 @@ def test_the_short_path_computes_its_prompt_here() -> None:
 
 
 def test_deadlines_and_leaving_are_reported() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
     policy.receive(landed(), 1.0)

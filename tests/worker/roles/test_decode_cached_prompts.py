@@ -4,15 +4,12 @@ from contracts.messages.sampling import Limits
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import Dropped, RoomGranted
 from kvtransfer.handoff import HandoffKey
-from tests.worker.role_bench import Bench
-from tests.worker.roles.decode_handoffs import landed, short_job, wanted
+from tests.worker.roles.decode_handoffs import decode_worker, landed, short_job, wanted
 from worker.events import Emit
-from worker.roles.decode import DecodePolicy
 
 
 def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(0, salt="tenant", priority=3), 1.0)
     bench.step(policy)
     (first,) = bench.heard(RoomGranted)
@@ -37,8 +34,7 @@ def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() ->
 
 
 def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(short_job(13, request="r2", limits=Limits(2)), 1.0)
     bench.run(policy)
     policy.receive(wanted(0, tokens=12), 2.0)
@@ -52,8 +48,7 @@ def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
 
 
 def test_the_short_path_computes_a_common_prompt_once() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(short_job(14, limits=Limits(2)), 1.0)
     bench.run(policy, 2.0)
     policy.receive(short_job(16, request="r2", limits=Limits(2)), 2.5)

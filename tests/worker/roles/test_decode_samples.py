@@ -11,7 +11,7 @@ from infra.redis.records import HeldBlocks
 from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
 from tests.engine.strict_executor import placed
 from tests.worker.role_bench import Bench, Sevens
-from tests.worker.roles.decode_handoffs import KEY, landed, short_job, wanted
+from tests.worker.roles.decode_handoffs import KEY, decode_worker, landed, short_job, wanted
 from worker.events import Begin, Emit, Fail, Kill
 from worker.roles.decode import DecodePolicy
 
@@ -46,8 +46,7 @@ def over(bench: Bench, policy: DecodePolicy) -> None:
 
 
 def test_all_samples_land_together_and_end_one_by_one() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     granted(bench, policy, 0, 1, 2)
     assert bench.blocks.used_count == 3
     policy.receive(landed(Limits(10, (9,)), THREE), 2.0)
@@ -68,8 +67,7 @@ def test_all_samples_land_together_and_end_one_by_one() -> None:
 
 @pytest.mark.parametrize("dead", [None, 0])
 def test_first_tokens_are_repeated_with_their_scores_and_the_prompts_once(dead: int | None) -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     granted(bench, policy, 0, 1)
     if dead is not None:
         policy.receive(cancelled(dead), 1.5)
@@ -85,8 +83,7 @@ def test_first_tokens_are_repeated_with_their_scores_and_the_prompts_once(dead: 
 
 
 def test_a_short_paths_prompt_is_scored_with_the_first_token_of_one_sample() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(short_job(samples=(0, 1), sampling=Sampling(1, prompt_logprobs=0)), 1.0)
     bench.run(policy)
     emitted = [each for event in bench.heard(Emit) for each in event.emitted]
@@ -98,8 +95,7 @@ def test_a_short_paths_prompt_is_scored_with_the_first_token_of_one_sample() -> 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_when_all_are_killed_while_landing_their_blocks_wait_for_the_transfer(order: tuple[int, ...]) -> None:
     for ending in (Dropped(KEY, "cancelled"), landed(branches=THREE)):
-        bench = Bench()
-        policy = DecodePolicy(bench.parts)
+        bench, policy = decode_worker()
         granted(bench, policy, 0, 1, 2)
         assert policy.load().held == HeldBlocks(reserved=3)
         for sample in order:
@@ -116,8 +112,7 @@ def test_when_all_are_killed_while_landing_their_blocks_wait_for_the_transfer(or
 
 @pytest.mark.parametrize("reason", ["capacity", "malformed"])
 def test_an_adoption_that_fails_fails_for_every_living_sample(reason: str) -> None:
-    bench = Bench(blocks=5)
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker(blocks=5)
     granted(bench, policy, 0, 1, 2)
     policy.receive(cancelled(0), 1.0)
     bad = reason == "malformed"
@@ -129,8 +124,7 @@ def test_an_adoption_that_fails_fails_for_every_living_sample(reason: str) -> No
 
 
 def test_the_short_path_computes_the_prompt_once_for_all() -> None:
-    bench = Bench(executor=Sevens({1: 9}))
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker(executor=Sevens({1: 9}))
     policy.receive(short_job(10, samples=(0, 1, 2), limits=Limits(3, (9,))), 1.0)
     bench.run(policy, 2.0)
     assert policy.load().prompt_tokens == 10 and policy.load().kv.forks == 1, "that one goes on beside the stem"
@@ -146,8 +140,7 @@ def test_the_short_path_computes_the_prompt_once_for_all() -> None:
 
 
 def test_what_is_refused_is_refused_for_every_sample() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     both = [(0, 1), (0, 1), tuple(range(9))]
     jobs: list[AnyJob] = [
         PrefillJob(
@@ -167,8 +160,7 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
 
 
 def test_an_open_that_comes_behind_a_higher_attempt_is_refused() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(short_job(11, prompt_tokens=10, attempt=2), 1.0)
     policy.receive(wanted(0, handoff=6), 2.0)
     assert [(event.key.handoff, event.reason) for event in bench.heard(RoomRefused)] == [(6, "superseded")]
@@ -177,8 +169,7 @@ def test_an_open_that_comes_behind_a_higher_attempt_is_refused() -> None:
 def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
     for trouble in ("engine", "deadline", "draining"):
         executor = Sevens()
-        bench = Bench(executor=executor)
-        policy = DecodePolicy(bench.parts)
+        bench, policy = decode_worker(executor=executor)
         policy.receive(short_job(20, samples=(0, 1, 2)), 1.0)
         bench.step(policy)
         policy.receive(cancelled(0), 1.0)
@@ -194,8 +185,7 @@ def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
 
 
 def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None:
-    bench = Bench(blocks=7)
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker(blocks=7)
     policy.receive(short_job(16, request="r2", limits=Limits(6)), 1.0)
     bench.step(policy)
     policy.receive(wanted(0, 1, 2), 1.0)
@@ -213,8 +203,7 @@ def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None
 
 def test_a_job_of_the_past_does_not_take_the_place_of_a_higher_attempt_that_lands() -> None:
     """Meets both in the policy, for a landing prompt has no entry in the ledger that would keep the job out."""
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(1, attempt=2), 1.0)
     bench.step(policy)
     policy.receive(short_job(samples=(0, 1)), 1.0)
@@ -226,8 +215,7 @@ def test_a_job_of_the_past_does_not_take_the_place_of_a_higher_attempt_that_land
 
 
 def test_a_job_of_the_past_that_is_superseded_as_a_whole_is_not_begun() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
+    bench, policy = decode_worker()
     policy.receive(wanted(0, attempt=2), 1.0)
     policy.receive(short_job(), 1.0)
     assert failed(bench) == [(0, "superseded")] and len(bench.scheduler.added) == 1

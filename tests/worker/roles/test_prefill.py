@@ -6,15 +6,12 @@ from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from tests.worker.role_bench import Bench
-from tests.worker.roles.prefill_jobs import closed, job, whole
+from tests.worker.roles.prefill_jobs import closed, job, prefill_worker, whole
 from worker.events import Emit, Fail, Kill, Phase
-from worker.roles.prefill import PrefillPolicy
 
 
 def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, tokens=26, priority=3, salt="tenant"), 1.0)
     (sequence,) = bench.scheduler.added
     assert (sequence.prompt.priority, sequence.prompt.salt) == (3, "tenant")
@@ -47,8 +44,7 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
 
 
 def test_a_first_token_that_is_the_last_needs_no_handoff() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, limits=Limits(1)), 1.0)
     bench.step(policy)
     assert bench.heard(Emit)[0].emitted[0].finish == "length"
@@ -56,8 +52,7 @@ def test_a_first_token_that_is_the_last_needs_no_handoff() -> None:
 
 
 def test_a_handoff_that_fails_is_reported() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1), 1.0)
     bench.step(policy)
     policy.receive(closed(1, "failed", "grant_deadline"), 2.0)
@@ -68,8 +63,7 @@ def test_a_handoff_that_fails_is_reported() -> None:
 
 
 def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
-    bench = Bench(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
     for number in (1, 2, 3):
         policy.receive(job(number, tokens=20, peer="slow"), 1.0)  # 5 blocks each
     policy.receive(job(4, tokens=12, peer="quick"), 1.0)
@@ -84,8 +78,7 @@ def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
 
 
 def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
-    bench = Bench(blocks=4)
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(blocks=4)
     policy.receive(job(1, tokens=100), 1.0)
     (fail,) = bench.heard(Fail)
     assert (
@@ -98,8 +91,7 @@ def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
 
 
 def test_decode_workers_that_have_no_room_for_long_leave_some_for_the_next() -> None:
-    bench = Bench(blocks=33, waiting_share=0.5)
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(blocks=33, waiting_share=0.5)
     names = [f"{peer}{number}" for number in range(4) for peer in "abc"]
     for at, name in enumerate(names):
         policy.receive(job(at, tokens=16, peer=name[0], request=name, salt=f"{at:032x}"), 1.0)
@@ -110,8 +102,7 @@ def test_decode_workers_that_have_no_room_for_long_leave_some_for_the_next() -> 
 
 
 def test_a_deadline_is_reported() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     for submitted in (job(1), whole(job(2))):
         policy.receive(submitted, 1.0)
     policy.expired(bench.scheduler.expired(101.0), 101.0)
@@ -120,8 +111,7 @@ def test_a_deadline_is_reported() -> None:
 
 
 def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(whole(job(1, samples=(0, 1), limits=Limits(3))), 1.0)
     policy.receive(job(2), 1.0)
     bench.run(policy)
@@ -137,8 +127,7 @@ def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> No
 
 
 def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     for attempt in range(4):
         made = job(1, attempt=attempt)
         policy.receive(whole(made) if attempt % 2 else made, 1.0)
@@ -152,8 +141,7 @@ def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost(
 
 
 def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, token_ids=[1, 10**6]), 1.0)
     policy.receive(job(2, prompt_tokens=0), 1.0)
     policy.receive(job(3), 1.0)
@@ -163,8 +151,7 @@ def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
 
 
 def test_leaving_hands_everything_back() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1), 1.0)
     policy.receive(job(2), 1.0)
     bench.step(policy)

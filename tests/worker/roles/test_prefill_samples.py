@@ -9,7 +9,7 @@ from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from tests.engine.strict_executor import placed
 from tests.worker.role_bench import Bench, Sevens
-from tests.worker.roles.prefill_jobs import closed, job, whole
+from tests.worker.roles.prefill_jobs import closed, job, prefill_worker, whole
 from worker.events import Emit, Fail, Kill, Phase
 from worker.roles.prefill import PrefillPolicy
 
@@ -37,8 +37,7 @@ def failed(bench: Bench) -> list[tuple[int, str]]:
 
 
 def test_all_samples_share_one_pass_and_one_handoff() -> None:
-    bench = Bench(executor=Sevens({0: 3, 1: 4, 2: 5}))
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(executor=Sevens({0: 3, 1: 4, 2: 5}))
     policy.receive(job(1, samples=(0, 1, 2)), 1.0)
     assert bench.run(policy, 2.0) == 1
     assert policy.load().prompt_tokens == 10, "the prompt is computed once"
@@ -59,8 +58,7 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
 def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
     """To the gateway, and to the decode worker, which repeats first tokens; there with the first that goes on."""
     for stopping in (None, 0):
-        bench = Bench(executor=Sevens({} if stopping is None else {stopping: STOP}))
-        policy = PrefillPolicy(bench.parts)
+        bench, policy = prefill_worker(executor=Sevens({} if stopping is None else {stopping: STOP}))
         sampling = Sampling(1, logprobs=2, prompt_logprobs=1)
         policy.receive(job(1, samples=(0, 1), limits=STOPPING, sampling=sampling), 1.0)
         bench.run(policy)
@@ -74,8 +72,7 @@ def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
 
 
 def test_a_handoff_that_no_sample_needs_is_done() -> None:
-    bench = Bench(executor=Sevens({0: STOP, 1: STOP}))
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(executor=Sevens({0: STOP, 1: STOP}))
     policy.receive(job(1, samples=(0, 1), limits=STOPPING), 1.0)
     bench.run(policy)
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")] and not bench.heard(CommitHandoff)
@@ -85,8 +82,7 @@ def test_a_handoff_that_no_sample_needs_is_done() -> None:
 
 
 def test_the_last_kill_aborts_the_handoff() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, tokens=40, samples=(0, 1)), 1.0)
     bench.step(policy)
     for sample in (0, 1):
@@ -100,8 +96,7 @@ def test_the_last_kill_aborts_the_handoff() -> None:
 
 
 def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, samples=(0, 1)), 1.0)
     bench.run(policy)
     for sample in (0, 1):
@@ -114,8 +109,7 @@ def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
 @pytest.mark.parametrize("trouble", ["engine", "deadline", "grant_deadline", "draining"])
 def test_a_failure_is_reported_for_every_sample_that_is_here(trouble: str) -> None:
     executor = Sevens()
-    bench = Bench(executor=executor)
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(executor=executor)
     policy.receive(job(1, tokens=26, samples=(0, 1, 2)), 1.0)
     bench.step(policy)
     policy.receive(cancelled(0), 1.0)
@@ -138,8 +132,7 @@ def test_a_failure_is_reported_for_every_sample_that_is_here(trouble: str) -> No
 
 
 def test_what_is_refused_is_refused_for_every_sample() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     for submitted in (job(1, samples=(0, 1), prompt_tokens=0), whole(job(1, samples=(0, 1), prompt_tokens=0))):
         policy.receive(submitted, 1.0)
         assert failed(bench) == [(0, "malformed"), (1, "malformed")]
@@ -149,8 +142,7 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
 
 
 def test_waiting_kv_counts_once_for_all_samples() -> None:
-    bench = Bench(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
     policy.receive(job(1, tokens=16, samples=(0, 1, 2)), 1.0)
     policy.receive(job(2, tokens=16, samples=(0, 1, 2)), 1.0)
     bench.run(policy)
@@ -158,8 +150,7 @@ def test_waiting_kv_counts_once_for_all_samples() -> None:
 
 
 def test_what_is_killed_in_its_peer_s_line_is_never_computed() -> None:
-    bench = Bench(blocks=33, waiting_share=0.25)
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(blocks=33, waiting_share=0.25)
     policy.receive(job(1, tokens=20), 1.0)
     policy.receive(job(2, tokens=20, samples=(0, 1, 2)), 1.0)
     policy.receive(job(3, tokens=20), 1.0)
@@ -175,8 +166,7 @@ def test_what_is_killed_in_its_peer_s_line_is_never_computed() -> None:
 
 
 def test_a_head_that_is_killed_lets_the_next_in_line_go_on() -> None:
-    bench = Bench(blocks=33, waiting_share=0.25)
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(blocks=33, waiting_share=0.25)
     for number, tokens in enumerate((20, 20, 12), 1):
         policy.receive(job(number, tokens=tokens), 1.0)
     policy.receive(Kill(key(0, 2), "cancelled"), 1.0)
@@ -186,8 +176,7 @@ def test_a_head_that_is_killed_lets_the_next_in_line_go_on() -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_common_prompt_is_computed_once_and_handed_off_whole_each_time(together: bool) -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, tokens=12), 1.0)
     if not together:
         bench.run(policy)
@@ -218,8 +207,7 @@ def test_a_common_prompt_is_computed_once_and_handed_off_whole_each_time(togethe
 
 
 def test_a_retry_counts_cached_tokens_of_the_prompt_only() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker()
     policy.receive(job(1, tokens=13), 1.0)
     bench.run(policy)
     policy.receive(job(1, tokens=13, prompt_tokens=5, attempt=2), 1.0)

@@ -2,9 +2,8 @@
 
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from tests.worker.role_bench import WINDOWED, Bench
-from tests.worker.roles.prefill_jobs import closed, job
-from worker.roles.prefill import PrefillPolicy
+from tests.worker.role_bench import WINDOWED
+from tests.worker.roles.prefill_jobs import closed, job, prefill_worker
 
 TEXT = 8 * 6
 SEEN = range(10, 12)
@@ -12,8 +11,7 @@ SEEN = range(10, 12)
 
 
 def test_a_window_s_blocks_are_told_once_and_before_its_first_layer() -> None:
-    bench = Bench(spec=WINDOWED)
-    policy = PrefillPolicy(bench.parts)
+    bench, policy = prefill_worker(spec=WINDOWED)
     policy.receive(job(1, tokens=TEXT), 1.0)
     bench.step(policy)  # 16 tokens
     (opened,) = bench.heard(OpenHandoff)
