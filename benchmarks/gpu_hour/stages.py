@@ -27,13 +27,13 @@ KERNELS = {
 }
 """Seconds for the tests of each: they compile many variants."""
 OPERATORS = (
-    "test_attention",
+    "reference/test_attention",
     "triton/test_elementwise",
     "test_adjuster_steps",
     "triton/test_sampler",
     "test_triton_backend",
     "triton/test_quantized",
-    "test_packed_experts",
+    "triton/test_packed_experts",
     "test_quantized_rows",
 )
 """Tests of the engine's operators on the kernels, on a GPU where there is one."""

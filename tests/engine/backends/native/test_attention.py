@@ -16,7 +16,7 @@ from engine.backends.native.library import DTYPE_CODES, AttentionArguments
 from engine.backends.reference.attention import ReferenceAttention
 from engine.model.batch import build_batch
 from tests.engine.backends.native.measures import random
-from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled, through, write_history
+from tests.engine.backends.reference.test_attention import CPU, SHAPES, dense, filled, through, write_history
 from tests.engine.configs import attention
 from tests.engine.configs import dense as dense_config
 

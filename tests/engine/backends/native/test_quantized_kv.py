@@ -21,8 +21,8 @@ from engine.model.kv_layout import AnyAttention, KVForm, bytes_of_vector, layout
 from engine.plan import StepPlan
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.native.test_attention import LIMITS
-from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled
-from tests.engine.backends.test_latent_attention import attention_of
+from tests.engine.backends.reference.test_attention import CPU, SHAPES, dense, filled
+from tests.engine.backends.reference.test_latent_attention import attention_of
 from tests.engine.configs import attention
 
 FORMS = pytest.mark.parametrize("form", ["int8", "fp8"])

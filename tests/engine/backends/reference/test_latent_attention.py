@@ -23,7 +23,7 @@ from engine.model.config import DenseMLP, LatentAttention, LayerConfig
 from engine.model.latent import expands
 from engine.model.rope import Rope
 from engine.plan import StepPlan, Work
-from tests.engine.backends.test_attention import SHAPES
+from tests.engine.backends.reference.test_attention import SHAPES
 from tests.engine.configs import dense as dense_config
 
 CPU = torch.device("cpu")
