@@ -74,7 +74,7 @@ class Budget:
     barriers: int
     shared_stores: int
     narrowest_bytes: int  # of a thread's load from global memory
-    rows: int = 0  # that multiply each weight of a tile
+    rows: int = 0  # that multiply each weight of a tile; twice as many where sums of inputs are products, too
     target: float = 0.0  # of the instructions
 
     def share(self, loop: Loop) -> float:
@@ -106,7 +106,7 @@ def dense(sm: int, groups: Groups, rows: int, instructions: float, barriers: int
         barriers,
         stores,
         narrowest_bytes=2,
-        rows=max(rows, MIN_TILE_ROWS),
+        rows=max(rows, MIN_TILE_ROWS) * (1 + groups.offsets),
         target=ISSUE_SHARE * affordable(sm, bytes_of(groups)),
     )
 
@@ -129,19 +129,19 @@ def mixture(
 
 
 BUDGETS = (
-    dense(90, INT4, 1, 11.0, 5, 4),
-    dense(90, AWQ, 32, 9.2, 5, 8),
-    dense(90, MXFP4, 1, 11.9, 5, 4),
+    dense(90, INT4, 1, 3.5, 8, 4),  # the stores are of scales
+    dense(90, AWQ, 32, 4.5, 4, 2),
+    dense(90, MXFP4, 1, 4.6, 8, 4),
     dense(90, INT8, 1, 5.7, 2, 0),
     dense(90, FP8, 1, 7.7, 2, 0),
-    dense(80, INT4, 1, 11.4, 5, 4),
-    dense(80, AWQ, 32, 11.8, 5, 8),
-    dense(89, INT4, 1, 11.6, 5, 4),
-    dense(120, INT4, 1, 11.1, 5, 4),
-    mixture(GPT_OSS, MXFP4, 1, 16, 11.0, 9, 8),
-    mixture(QWEN_MOE, INT4, 1, 16, 10.1, 9, 8),
-    mixture(GPT_OSS, MXFP4, 8192, 128, 10.9, 9, 8),
-    mixture(QWEN_MOE, INT4, 8192, 128, 10.0, 9, 8),
+    dense(80, INT4, 1, 3.3, 8, 4),
+    dense(80, AWQ, 32, 3.9, 4, 2),
+    dense(89, INT4, 1, 3.4, 8, 4),
+    dense(120, INT4, 1, 3.4, 8, 4),
+    mixture(GPT_OSS, MXFP4, 1, 16, 5.5, 2, 0),
+    mixture(QWEN_MOE, INT4, 1, 16, 3.3, 2, 0),
+    mixture(GPT_OSS, MXFP4, 8192, 128, 5.4, 2, 0),
+    mixture(QWEN_MOE, INT4, 8192, 128, 6.6, 2, 0),
     # Memory brings a tile of 64 positions in some 2,200 clocks; its 32 products leave 8,800 issue slots.
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 90, 13.0, 9, 7, 4),
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 80, 13.0, 9, 10, 4),

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.quantized.packed import RUN_BYTES, CodeKind, PackedWeight
+from kernels.quantized.packed import RUN_BYTES, CodeKind, PackedWeight, in_run
 from kernels.sizes import tile_count
 
 CODE_SPREAD = {"int4": 4.6, "fp4": 3.0, "int8": 74.0, "fp8": 80.0}
@@ -36,15 +36,15 @@ class Sizes(NamedTuple):
 
 def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: tuple[int, ...] = ()) -> PackedWeight:
     outputs, inputs = sizes
-    run = RUN_BYTES * (2 if groups.kind in ("int4", "fp4") else 1)
-    codes = torch.randint(
-        0, 256, (*experts, tile_count(inputs, run), outputs, RUN_BYTES), dtype=torch.uint8, device=device
-    )
+    word = torch.int16 if groups.kind in ("int4", "fp4") else torch.uint8
+    every, shape = torch.iinfo(word), (*experts, tile_count(inputs, in_run(groups.kind)), outputs, RUN_BYTES)
+    codes = torch.randint(every.min, every.max + 1, shape, dtype=word, device=device)
     if groups.kind == "fp8":
         codes &= FP8_WITHOUT_NAN
     group = groups.size or inputs
     scale = inputs**-0.5 / CODE_SPREAD[groups.kind]
-    scales = torch.empty((*experts, tile_count(inputs, group), outputs), dtype=torch.float16, device=device)
+    short = torch.bfloat16 if groups.kind == "fp4" else torch.float16  # MXFP4's scales are powers of two
+    scales = torch.empty((*experts, tile_count(inputs, group), outputs), dtype=short, device=device)
     scales.uniform_(scale / 2, 1.5 * scale)
     return PackedWeight(groups.kind, codes, scales, scales * 0.5 if groups.offsets else None, inputs, group)
 

@@ -16,6 +16,7 @@ from kernels.gate import Activation
 from kernels.launching import launched_directly
 from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
+from kernels.quantized.four_bits import loads_ahead, products
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.product import unsupported
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
@@ -122,6 +123,7 @@ def _launch(
         OFFSETS=offsets is not None,
         EVEN=weight.inputs % (in_runs * weight.in_run) == 0,
         RUNS=in_runs,
+        AHEAD=loads_ahead(tiles.rows, x.device),
         **options,
     )
 
@@ -154,11 +156,11 @@ def _multiply(
     OFFSETS: tl.constexpr,
     EVEN: tl.constexpr,
     RUNS: tl.constexpr,
+    AHEAD: tl.constexpr,
     TILE: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
     OUTPUTS: tl.constexpr = 2 * WIDTH if GATED else WIDTH
-    IN_STEP: tl.constexpr = in_step(KIND, RUNS)
     tile, first_column = place_of(WIDTH, TILE, GROUP)
     owner = tl.load(owners + tile).to(tl.int64)
     if owner < 0:
@@ -173,29 +175,54 @@ def _multiply(
     codes += owner * (ALL_RUNS * OUTPUTS * 32)
     scales += owner * (GROUPS * OUTPUTS)
     offsets += owner * (GROUPS * OUTPUTS)
-    gate = tl.zeros([TILE, ROWS], tl.float32)
-    up = tl.zeros([TILE, ROWS], tl.float32)
-    # What numbers are made by is loaded one step ahead: of gate, and of up.
-    a, b, c, d = load_terms(scales, offsets, mine, 0, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
-    e, f, g, h = a, b, c, d
-    if GATED:
-        e, f, g, h = load_terms(scales, offsets, mine + WIDTH, 0, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
-    for step in range(0, STEPS):
-        at = step * IN_STEP
-        lower, upper = load_inputs(own, at, INPUTS, KIND, EVEN, RUNS)
-        packed = load_codes(codes, mine, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
-        i, j, k, m = a, b, c, d
-        if SCALED:
-            at += IN_STEP
-            a, b, c, d = load_terms(scales, offsets, mine, at, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
-        gate = add_step(gate, packed, lower, upper, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+    if KIND == "int4" or KIND == "fp4":
+        there = mine + WIDTH if GATED else mine
+        gate, up = products(
+            own,
+            codes,
+            scales,
+            offsets,
+            mine,
+            there,
+            0,
+            STEPS,
+            INPUTS,
+            OUTPUTS,
+            ALL_RUNS,
+            GROUPS,
+            KIND,
+            IN_GROUP,
+            SCALED,
+            OFFSETS,
+            EVEN,
+            RUNS,
+            AHEAD,
+            GATED,
+        )
+    else:
+        gate = tl.zeros([TILE, ROWS], tl.float32)
+        up = tl.zeros([TILE, ROWS], tl.float32)
+        # What numbers are made by is loaded one step ahead: of gate, and of up.
+        a, b, c, d = load_terms(scales, offsets, mine, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+        e, f, g, h = a, b, c, d
         if GATED:
-            packed = load_codes(codes, mine + WIDTH, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
-            i, j, k, m = e, f, g, h
+            e, f, g, h = load_terms(scales, offsets, mine + WIDTH, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+        for step in range(0, STEPS):
+            at = step * in_step(RUNS)
+            x_tile = load_inputs(own, at, INPUTS, EVEN, RUNS)
+            packed = load_codes(codes, mine, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
+            i, j, k, m = a, b, c, d
             if SCALED:
-                there = mine + WIDTH
-                e, f, g, h = load_terms(scales, offsets, there, at, OUTPUTS, GROUPS, KIND, IN_GROUP, OFFSETS, RUNS)
-            up = add_step(up, packed, lower, upper, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+                at += in_step(RUNS)
+                a, b, c, d = load_terms(scales, offsets, mine, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+            gate = add_step(gate, packed, x_tile, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+            if GATED:
+                packed = load_codes(codes, mine + WIDTH, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
+                i, j, k, m = e, f, g, h
+                if SCALED:
+                    there = mine + WIDTH
+                    e, f, g, h = load_terms(scales, offsets, there, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+                up = add_step(up, packed, x_tile, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
     if not SCALED:
         gate *= tl.load(scales + mine).to(tl.float32)[:, None]
         if GATED:

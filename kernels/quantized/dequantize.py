@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launching import launched_directly
+from kernels.quantized.four_bits import inputs_of_step, load_term, load_words, plane_values
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as unpacked
 from kernels.quantized.steps import RUN_BYTES, in_step, load_codes, load_pair, scaled
@@ -75,32 +76,33 @@ def _unpack(
     TILE: tl.constexpr,
     RUNS: tl.constexpr,
 ) -> None:
-    IN_STEP: tl.constexpr = in_step(KIND, RUNS)
     width = tl.zeros([], tl.int64) + outputs
     output = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = (output < outputs)[:, None]
     mine = tl.where(output < outputs, output, 0)
-    step = tl.program_id(1)
-    first = step * IN_STEP
-    scale, other_scale = load_pair(scales, mine, first, width, groups, KIND, GROUP, RUNS)
-    offset, other_offset = scale, other_scale
-    if OFFSETS:
-        offset, other_offset = load_pair(offsets, mine, first, width, groups, KIND, GROUP, RUNS)
-    tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
-    byte = tl.arange(0, RUNS * RUN_BYTES)
     target = found + output.to(tl.int64)[:, None] * inputs
+    step, lane = tl.program_id(1), tl.arange(0, RUNS * RUN_BYTES)
     if KIND == "int4" or KIND == "fp4":
-        place = (first + byte // RUN_BYTES * (2 * RUN_BYTES) + byte % RUN_BYTES)[None, :]
-        weight = scaled(tile & 15, scale[:, None], offset[:, None], KIND, True, OFFSETS)
-        tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
-        weight = scaled(tile >> 4, other_scale[:, None], other_offset[:, None], KIND, True, OFFSETS)
-        place += RUN_BYTES
-        tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
+        words = load_words(codes, mine, step * RUNS, width, runs, RUNS)
+        first = step * inputs_of_step(RUNS)
+        for plane in tl.static_range(4):
+            weight = plane_values(words, tl.zeros([1], tl.float32), plane, KIND)
+            weight *= load_term(scales, mine, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
+            if OFFSETS:
+                weight += load_term(offsets, mine, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
+            place = (first + lane // 32 * 128 + plane * 32 + lane % 32)[None, :]
+            tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
     else:
-        place = (first + byte)[None, :]
-        half = byte[None, :] < IN_STEP // 2
+        first = step * in_step(RUNS)
+        scale, other_scale = load_pair(scales, mine, first, width, groups, GROUP, RUNS)
+        offset, other_offset = scale, other_scale
+        if OFFSETS:
+            offset, other_offset = load_pair(offsets, mine, first, width, groups, GROUP, RUNS)
+        tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
+        half = lane[None, :] < RUNS * RUN_BYTES // 2
         both = tl.where(half, scale[:, None], other_scale[:, None])
         weight = scaled(tile, both, tl.where(half, offset[:, None], other_offset[:, None]), KIND, True, OFFSETS)
+        place = (first + lane)[None, :]
         tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
 
 

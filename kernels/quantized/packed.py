@@ -2,11 +2,11 @@
 
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 
-A *run* is 32 bytes: of one output the codes of 32 neighbouring inputs, or of 64 where a code has 4 bits: then byte j
-has input j in its lower half and input j + 32 in its upper one, so that both halves are tiles of a matrix as they are.
-Runs of all outputs lie side by side, `[runs, out, 32]`, and so do the scales of a group: a tile of outputs is one piece
-of memory. A few bit operations dequantize a code (`steps.py`); 8-bit codes are int8 or e4m3 as devices multiply them
-(`row_product.py`).
+A *run* is the codes of one output for 32 neighbouring inputs: 32 bytes. Where a code has 4 bits, a run is 32 words of
+16 bits for 128 inputs: word j has inputs j, j + 32, j + 64 and j + 96 in its four places from the lowest on, so that
+each place is a tile of a matrix as it is, and of one group. Runs of all outputs lie side by side, `[runs, out, 32]`,
+and so do the scales of a group: a tile of outputs is one piece of memory. A few bit operations dequantize a code
+(`steps.py`, `four_bits.py`); 8-bit codes are int8 or e4m3 as devices multiply them (`row_product.py`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from kernels.sizes import tile_count
 
 CodeKind = Literal["int4", "fp4", "int8", "fp8"]
 RUN_BYTES = 32
-"""Bytes of a run; groups begin at multiples of half a run or, where codes have 4 bits, of half of its inputs."""
+"""Codes of a run, or words of four codes; groups begin at multiples of half a run or, of 4 bits, of a quarter."""
+CODES_OF_WORD = 4
 MIN_GROUP_INPUTS = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4_VALUES = (*E2M1_VALUES, *(-value for value in E2M1_VALUES))
@@ -54,7 +55,7 @@ class PackedWeight:
     """A weight, or the weights of several experts, packed for the kernels of this package."""
 
     kind: CodeKind
-    codes: Tensor  # uint8 [runs, out, 32], or of experts [experts, runs, out, 32]
+    codes: Tensor  # uint8 [runs, out, 32], int16 for 4 bits; or of experts [experts, runs, out, 32]
     scales: Tensor  # [groups, out], fp32, or 16 bits where they lose nothing
     offsets: Tensor | None  # the same
     inputs: int
@@ -66,7 +67,7 @@ class PackedWeight:
 
     @property
     def in_run(self) -> int:
-        return RUN_BYTES * (2 if self.kind in ("int4", "fp4") else 1)
+        return in_run(self.kind)
 
     @property
     def by_output(self) -> bool:
@@ -136,8 +137,8 @@ def one_of(weight: PackedWeight, expert: int) -> PackedWeight:
 
 
 def narrowed(numbers: Tensor) -> Tensor:
-    """Converts fp32 values to 16 bits if that is exact for all of them."""
-    for dtype in (torch.float16, torch.bfloat16):
+    """Converts fp32 values to 16 bits if that is exact for all of them, first to what is multiplied by bf16 at once."""
+    for dtype in (torch.bfloat16, torch.float16):
         short = numbers.to(dtype)
         if ((short.float() == numbers) | numbers.isnan()).all():
             return short
@@ -149,15 +150,20 @@ def needed(offsets: Tensor) -> bool:
     return bool(offsets.any())
 
 
+def in_run(kind: CodeKind) -> int:
+    """Returns the inputs of a run."""
+    return RUN_BYTES * (CODES_OF_WORD if kind in ("int4", "fp4") else 1)
+
+
 def _codes(values: Tensor, kind: CodeKind) -> Tensor:
-    """Returns bytes `[runs, out, 32]`; codes of padding inputs do not matter, as x is 0 there."""
+    """Returns codes `[runs, out, 32]`; those of padding inputs do not matter, as x is 0 there."""
     outputs, inputs = values.shape
-    per_run = RUN_BYTES * (2 if kind in ("int4", "fp4") else 1)
-    runs = tile_count(inputs, per_run)
-    codes = functional.pad(values.view(torch.uint8), (0, runs * per_run - inputs))
-    if per_run > RUN_BYTES:
-        halves = codes.view(outputs, runs, 2, RUN_BYTES)
-        codes = halves[:, :, 0] | halves[:, :, 1] << 4
+    runs = tile_count(inputs, in_run(kind))
+    codes = functional.pad(values.view(torch.uint8), (0, runs * in_run(kind) - inputs))
+    if kind in ("int4", "fp4"):
+        places = codes.view(outputs, runs, 2, 2, RUN_BYTES)  # the pairs of a word's bytes, lowest first
+        both = places[:, :, :, 0] | places[:, :, :, 1] << 4
+        codes = both.transpose(2, 3).contiguous().view(torch.int16)
     return codes.view(outputs, runs, RUN_BYTES).transpose(0, 1)
 
 
@@ -183,7 +189,7 @@ def reference(packed: PackedWeight) -> Tensor:
     """Returns the dequantized weight `[out, in]` in fp64, with torch operators."""
     codes = packed.codes.transpose(0, 1)  # [out, runs, 32]
     if packed.in_run > RUN_BYTES:
-        codes = torch.stack((codes & 15, codes >> 4), 2)
+        codes = torch.stack([codes >> 4 * place & 15 for place in range(CODES_OF_WORD)], 2)
     codes = codes.flatten(1)[:, : packed.inputs]
     match packed.kind:
         case "int4":

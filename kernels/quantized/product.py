@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.device import processors
 from kernels.launching import launched_directly
+from kernels.quantized.four_bits import loads_ahead, products
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as dequantized
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
@@ -28,17 +29,20 @@ MAX_SPLIT_K_ROWS = ROW_TILES[-1]
 """Up to this many rows fit one row tile; the reduction is then split (split-K)."""
 FEW_ROWS_CONFIG = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
 SOME_ROWS_CONFIG = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
+FOUR_BITS_CONFIG = Config({"TILE": 128, "RUNS": 1}, warps=4, stages=4)
+"""Two tiles of a warp group, so that what a step costs beside its weights is shared by twice as many."""
 FP32_CONFIG = Config({"TILE": 32, "RUNS": 1}, warps=8, stages=2)
 CANDIDATE_CONFIGS = (
     FEW_ROWS_CONFIG,
     SOME_ROWS_CONFIG,
+    FOUR_BITS_CONFIG,
     Config({"TILE": 64, "RUNS": 2}, warps=4, stages=5),
-    Config({"TILE": 128, "RUNS": 1}, warps=4, stages=4),
     Config({"TILE": 128, "RUNS": 4}, warps=8, stages=3),
     Config({"TILE": 32, "RUNS": 4}, warps=2, stages=4),
     FP32_CONFIG,
 )
-"""The first two are the defaults of up to 32 rows and of more, the last is that of fp32."""
+"""The first two are the defaults of up to 32 rows and of more, the third that of up to 32 rows and 4 bits, the last one
+that of fp32."""
 PROGRAMS_PER_PROCESSOR = 4
 """Minimum number of programs on a processor, so that one reads while another waits."""
 MIN_STEPS_PER_PART, MAX_PARTS = 4, 16
@@ -123,6 +127,7 @@ def product(
         CUT=cut > 1,
         ROWS=tile,
         RUNS=in_runs,
+        AHEAD=loads_ahead(tile, x.device),
         AT_ONCE=NEIGHBOUR_ROW_TILES,
         **options,
     )
@@ -149,9 +154,12 @@ def parts_of(steps: int, tiles: int, device: torch.device) -> int:
 
 
 def _config(x: Tensor, weight: PackedWeight, tile: int, many: bool) -> Config:
-    default = (
-        FP32_CONFIG if x.dtype == torch.float32 else FEW_ROWS_CONFIG if tile <= 2 * ROW_TILES[0] else SOME_ROWS_CONFIG
-    )
+    if x.dtype == torch.float32:
+        default = FP32_CONFIG
+    elif tile > 2 * ROW_TILES[0]:
+        default = SOME_ROWS_CONFIG
+    else:
+        default = FOUR_BITS_CONFIG if weight.kind in ("int4", "fp4") else FEW_ROWS_CONFIG
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={'many' if many else tile}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
     return tuned("quantized_product_prefill" if many else "quantized_product", shape, x.device, default)
@@ -184,9 +192,9 @@ def _multiply(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     RUNS: tl.constexpr,
+    AHEAD: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ) -> None:
-    IN_STEP: tl.constexpr = in_step(KIND, RUNS)
     columns = tl.cdiv(outputs, TILE)
     width = tl.zeros([], tl.int64) + outputs
     program, part = tl.program_id(0), tl.program_id(1)
@@ -201,23 +209,46 @@ def _multiply(
     mine = tl.where(inside, output, 0)  # outputs behind the last are the first: they are there, and not stored
     own = x + tl.where(kept, row, 0).to(tl.int64) * inputs
 
-    total = tl.zeros([TILE, ROWS], tl.float32)
     first = part * length
     end = tl.minimum(first + length, tl.cdiv(runs, RUNS))
-    at = first * IN_STEP
-    scale, a, b, c = load_terms(scales, offsets, mine, at, width, groups, KIND, GROUP, OFFSETS, RUNS)
-    for step in range(first, end):
-        tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
-        at = step * IN_STEP
-        lower, upper = load_inputs(own, at, inputs, KIND, EVEN, RUNS)
-        now, d, e, f = scale, a, b, c
-        if SCALED:
-            at += IN_STEP
-            scale, a, b, c = load_terms(scales, offsets, mine, at, width, groups, KIND, GROUP, OFFSETS, RUNS)
-        total = add_step(total, tile, lower, upper, now, d, e, f, KIND, GROUP, SCALED, OFFSETS, RUNS)
+    if KIND == "int4" or KIND == "fp4":
+        total, _ = products(
+            own,
+            codes,
+            scales,
+            offsets,
+            mine,
+            mine,
+            first,
+            end,
+            inputs,
+            width,
+            runs,
+            groups,
+            KIND,
+            GROUP,
+            SCALED,
+            OFFSETS,
+            EVEN,
+            RUNS,
+            AHEAD,
+            False,
+        )
+    else:
+        total = tl.zeros([TILE, ROWS], tl.float32)
+        scale, a, b, c = load_terms(scales, offsets, mine, first * in_step(RUNS), width, groups, GROUP, OFFSETS, RUNS)
+        for step in range(first, end):
+            tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
+            at = step * in_step(RUNS)
+            x_tile = load_inputs(own, at, inputs, EVEN, RUNS)
+            now, d, e, f = scale, a, b, c
+            if SCALED:
+                at += in_step(RUNS)
+                scale, a, b, c = load_terms(scales, offsets, mine, at, width, groups, GROUP, OFFSETS, RUNS)
+            total = add_step(total, tile, x_tile, now, d, e, f, KIND, GROUP, SCALED, OFFSETS, RUNS)
 
     if not SCALED and not CUT:
-        total *= scale[:, None]
+        total *= tl.load(scales + mine).to(tl.float32)[:, None]
     if BIAS:
         total += tl.load(bias + mine).to(tl.float32)[:, None]
     target = y + (part.to(tl.int64) * rows + row[None, :]) * stride + output[:, None]

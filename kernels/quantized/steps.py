@@ -1,9 +1,10 @@
-"""Multiplies by packed weights step by step: codes are dequantized in registers and multiplied by tensor cores.
+"""Multiplies by packed weights of 8 bits step by step: codes are dequantized in registers, for tensor cores.
 
 A step has `RUNS` runs of each output of a tile (`packed.py`). All of its inputs are of one group or, with one run, each
 half of them is: so a step has two vectors of scales at most. They are loaded one step ahead: they are too short for
 the pipeline's copies, which bring the codes. Numbers are rounded to the format of x, as a dequantized weight's would
-be; where an output has a single scale, codes are exact in it, and the scale multiplies a finished sum.
+be; where an output has a single scale, codes are exact in it, and the scale multiplies a finished sum. Weights of 4
+bits have their own steps (`four_bits.py`).
 
 The tile of weights is the first operand, `[TILE, inputs] [inputs, ROWS]`: products of warp groups take that one from
 registers, and few rows as the second one.
@@ -13,30 +14,26 @@ import triton
 import triton.language as tl
 
 RUN_BYTES = tl.constexpr(32)
-INT4_OFFSET, INT8_OFFSET = tl.constexpr(8388608.0 + 8), tl.constexpr(8388608.0 + 128)
-"""2^23, whose last digit is 1, plus the code of 0; int8's code of 0 after its sign is flipped."""
-FP8_FACTOR, FP4_FACTOR = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
-"""Powers of two that map fp32's exponents to the smaller formats' exponents."""
+INT8_OFFSET = tl.constexpr(8388608.0 + 128)
+"""2^23, whose last digit is 1, plus int8's code of 0 after its sign is flipped."""
+FP8_FACTOR = tl.constexpr(2.0**120)
+"""Power of two that maps fp32's exponents to fp8's exponents."""
 
 
 @triton.jit
-def in_step(KIND: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
-    return RUNS * 64 if KIND == "int4" or KIND == "fp4" else RUNS * 32
+def in_step(RUNS: tl.constexpr) -> tl.constexpr:
+    return RUNS * 32
 
 
 @triton.jit
 def dequantized(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
     """Dequantizes codes to fp32 exactly, by bit operations: GPUs convert slowly, and some have no fp8."""
     bits = codes.to(tl.int32)
-    if KIND == "int4":
-        return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET
-    elif KIND == "int8":
+    if KIND == "int8":
         return (bits ^ 0x4B000080).to(tl.float32, bitcast=True) - INT8_OFFSET
-    elif KIND == "fp8":  # sign, 4 bits of exponent, 3 of mantissa: the shift copies the sign into the exponent's head
+    else:  # sign, 4 bits of exponent, 3 of mantissa: the shift copies the sign into the exponent's head
+        tl.static_assert(KIND == "fp8")
         return (((bits << 24) >> 4) & -0x78000001).to(tl.float32, bitcast=True) * FP8_FACTOR
-    else:  # sign, 2 bits of exponent, 1 of mantissa
-        tl.static_assert(KIND == "fp4")
-        return (((bits << 28) >> 6) & -0x7E000001).to(tl.float32, bitcast=True) * FP4_FACTOR
 
 
 @triton.jit
@@ -46,7 +43,6 @@ def load_pair(
     first: tl.tensor,
     outputs: tl.tensor,
     groups: tl.tensor,
-    KIND: tl.constexpr,
     GROUP: tl.constexpr,
     RUNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
@@ -54,7 +50,7 @@ def load_pair(
 
     Here and below, the number of `outputs` is int64, for tables are large.
     """
-    STEP: tl.constexpr = in_step(KIND, RUNS)
+    STEP: tl.constexpr = in_step(RUNS)
     group = tl.minimum(first // GROUP, groups - 1)
     one = tl.load(table + group * outputs + output).to(tl.float32)
     if GROUP % STEP == 0:
@@ -73,15 +69,14 @@ def load_terms(
     first: tl.tensor,
     outputs: tl.tensor,
     groups: tl.tensor,
-    KIND: tl.constexpr,
     GROUP: tl.constexpr,
     OFFSETS: tl.constexpr,
     RUNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """Loads both halves' scales and offsets; without offsets the latter are arbitrary."""
-    scale, other = load_pair(scales, output, first, outputs, groups, KIND, GROUP, RUNS)
+    scale, other = load_pair(scales, output, first, outputs, groups, GROUP, RUNS)
     if OFFSETS:
-        offset, other_offset = load_pair(offsets, output, first, outputs, groups, KIND, GROUP, RUNS)
+        offset, other_offset = load_pair(offsets, output, first, outputs, groups, GROUP, RUNS)
         return scale, other, offset, other_offset
     else:
         return scale, other, scale, other
@@ -109,27 +104,14 @@ def load_codes(
 
 
 @triton.jit
-def load_inputs(
-    x: tl.tensor, first: tl.tensor, inputs: tl.tensor, KIND: tl.constexpr, EVEN: tl.constexpr, RUNS: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor]:
-    """Loads what a step's codes are multiplied by, `[32 RUNS, ROWS]`: twice where a byte has two codes.
-
-    `x` `[ROWS]` points to the first input of rows.
-    """
-    byte = tl.arange(0, RUNS * RUN_BYTES)
-    if KIND == "int4" or KIND == "fp4":
-        place = first + byte // RUN_BYTES * (2 * RUN_BYTES) + byte % RUN_BYTES
-        here = x[None, :] + place[:, None]
-        if EVEN:
-            return tl.load(here), tl.load(here + RUN_BYTES)
-        else:
-            lower = tl.load(here, mask=(place < inputs)[:, None], other=0.0)
-            return lower, tl.load(here + RUN_BYTES, mask=(place + RUN_BYTES < inputs)[:, None], other=0.0)
+def load_inputs(x: tl.tensor, first: tl.tensor, inputs: tl.tensor, EVEN: tl.constexpr, RUNS: tl.constexpr) -> tl.tensor:
+    """Loads what a step's codes are multiplied by, `[32 RUNS, ROWS]`; `x` `[ROWS]` points to rows' first inputs."""
+    place = first + tl.arange(0, RUNS * RUN_BYTES)
+    here = x[None, :] + place[:, None]
+    if EVEN:
+        return tl.load(here)
     else:
-        place = first + byte
-        here = x[None, :] + place[:, None]
-        found = tl.load(here) if EVEN else tl.load(here, mask=(place < inputs)[:, None], other=0.0)
-        return found, found
+        return tl.load(here, mask=(place < inputs)[:, None], other=0.0)
 
 
 @triton.jit
@@ -154,8 +136,7 @@ def scaled(
 def add_step(
     total: tl.tensor,
     codes: tl.tensor,
-    lower: tl.tensor,
-    upper: tl.tensor,
+    x: tl.tensor,
     scale: tl.tensor,
     other_scale: tl.tensor,
     offset: tl.tensor,
@@ -167,16 +148,11 @@ def add_step(
     RUNS: tl.constexpr,
 ) -> tl.tensor:
     """Adds a step's product to a `total` `[TILE, ROWS]`."""
-    if KIND == "int4" or KIND == "fp4":
-        weight = scaled(codes & 15, scale[:, None], offset[:, None], KIND, SCALED, OFFSETS).to(lower.dtype)
-        total = tl.dot(weight, lower, total, input_precision="ieee")
-        weight = scaled(codes >> 4, other_scale[:, None], other_offset[:, None], KIND, SCALED, OFFSETS)
-        return tl.dot(weight.to(upper.dtype), upper, total, input_precision="ieee")
-    elif GROUP % in_step(KIND, RUNS) == 0:
+    if GROUP % in_step(RUNS) == 0:
         weight = scaled(codes, scale[:, None], offset[:, None], KIND, SCALED, OFFSETS)
-        return tl.dot(weight.to(lower.dtype), lower, total, input_precision="ieee")
+        return tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
     else:
         first = (tl.arange(0, RUNS * RUN_BYTES) < RUN_BYTES // 2)[None, :]
         both = tl.where(first, scale[:, None], other_scale[:, None])
         weight = scaled(codes, both, tl.where(first, offset[:, None], other_offset[:, None]), KIND, SCALED, OFFSETS)
-        return tl.dot(weight.to(lower.dtype), lower, total, input_precision="ieee")
+        return tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")

@@ -1,0 +1,273 @@
+"""Multiplies by packed weights of 4 bits, run by run, with the scales behind the products.
+
+    total[o, r] += scales[g, o] sum_i v[o, i] x[r, i] + offsets[g, o] sum_i x[r, i]    over the inputs i of group g
+
+A run is 32 words of 16 bits of each output (`packed.py`). Place p of every word is a plane: 32 neighbouring inputs of
+one group. Values of codes are exact in 16 bits, so a product of tensor cores is exact but for its sums in fp32, and no
+weight is rounded. Two codes become two numbers by a few operations on a register of 32 bits: an int4 code c is the last
+digits of 2^7 + c in bf16 and of 2^10 + c in fp16; the bits of an fp4 code, moved to the place of the exponent, are its
+value times a power of two. The interpreter computes the same without assembly. The sums of x are products with 1.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton import knobs
+
+from kernels.device import is_hopper
+
+COMPILED = tl.constexpr(not knobs.runtime.interpret)
+WORDS = tl.constexpr(32)
+"""Words of an output in a run; with four codes each, a run has 128 inputs."""
+MAX_BEHIND_ROWS = tl.constexpr(32)
+"""Up to this many rows a scale multiplies sums: they are fewer than weights."""
+INT4_OFFSET = tl.constexpr(8388608.0 + 8)
+"""2^23, whose last digit is 1, plus the code of 0."""
+FP4_FACTOR = tl.constexpr(2.0**126)
+"""Maps fp4's exponents to fp32's and bf16's."""
+
+
+def loads_ahead(rows: int, device: torch.device) -> bool:
+    """Returns whether the scales of a step are loaded one step ahead.
+
+    With many rows a scale multiplies weights. On Hopper these stay in registers only if their scales are loaded in the
+    same step: Triton changes the layout of what passes from step to step in shared memory. On other devices the weights
+    have to pass through it, for several warps multiply the same ones and would each convert them.
+    """
+    return rows <= MAX_BEHIND_ROWS.value or not is_hopper(device)
+
+
+@triton.constexpr_function
+def conversion(kind: str, plane: int, short: bool) -> str:
+    """Returns assembly that makes two numbers of a plane of two words: fp16 if `short`, else bf16."""
+
+    def moved(name: str, left: int) -> str:
+        return f"{'shl' if left >= 0 else 'shr'}.b32 {name}, $1, {abs(left)};"
+
+    if kind == "int4":
+        one, minus = ("0x64006400", "0xe408e408") if short else ("0x43004300", "0xc308c308")
+        made = moved("a", -4 * plane) + f"lop3.b32 a, a, 0x000f000f, {one}, 0xea;"
+        factor, term = "0x3c003c00" if short else "0x3f803f80", minus
+    else:
+        place, mask = (9, "0x0e000e00") if short else (6, "0x01c001c0")
+        made = moved("a", place - 4 * plane) + f"and.b32 a, a, {mask};"
+        made += moved("b", 12 - 4 * plane) + "lop3.b32 a, b, 0x80008000, a, 0xea;"
+        factor, term = "0x74007400" if short else "0x7e807e80", "0x80008000"
+    made += f"mov.b32 b, {factor}; mov.b32 c, {term}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
+    return "{.reg .b32 a, b, c;" + made + "}"
+
+
+@triton.jit
+def plane_values(words: tl.tensor, like: tl.tensor, PLANE: tl.constexpr, KIND: tl.constexpr) -> tl.tensor:
+    """Converts the codes of one plane of `words`, exactly, to the format of `like`."""
+    if COMPILED and like.dtype != tl.float32:
+        asm: tl.constexpr = conversion(KIND, PLANE, like.dtype == tl.float16)
+        return tl.inline_asm_elementwise(asm, "=r,r", [words], dtype=like.dtype, is_pure=True, pack=2)
+    else:
+        bits = (words.to(tl.int32) >> (4 * PLANE)) & 15
+        if KIND == "int4":
+            return ((bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET).to(like.dtype)
+        else:
+            return ((((bits << 28) >> 6) & -0x7E000001).to(tl.float32, bitcast=True) * FP4_FACTOR).to(like.dtype)
+
+
+@triton.jit
+def inputs_of_step(RUNS: tl.constexpr) -> tl.constexpr:
+    return RUNS * 128
+
+
+@triton.jit
+def planes_of_scale(GROUP: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
+    """Returns how many neighbouring planes of a step surely belong to one group."""
+    return 4 if GROUP % inputs_of_step(RUNS) == 0 else 2 if GROUP % 64 == 0 else 1
+
+
+@triton.jit
+def load_words(
+    codes: tl.tensor, output: tl.tensor, run: tl.tensor, outputs: tl.tensor, runs: tl.tensor, RUNS: tl.constexpr
+) -> tl.tensor:
+    """Loads the words `[TILE, 32 RUNS]` of the step whose first run is `run`; a run behind the last is the last."""
+    word = tl.arange(0, RUNS * WORDS)
+    begin = codes + run * (outputs * WORDS)
+    if RUNS == 1:
+        return tl.load(begin + word[None, :] + (output * WORDS)[:, None])
+    else:
+        own = tl.minimum(run + word // WORDS, runs - 1) - run
+        return tl.load(begin + (own * (outputs * WORDS) + word % WORDS)[None, :] + (output * WORDS)[:, None])
+
+
+@triton.jit
+def load_plane(
+    x: tl.tensor, first: tl.tensor, inputs: tl.tensor, PLANE: tl.constexpr, EVEN: tl.constexpr, RUNS: tl.constexpr
+) -> tl.tensor:
+    """Loads what a plane of the step from input `first` on is multiplied by, `[32 RUNS, ROWS]`.
+
+    `x` `[ROWS]` points to the first input of rows.
+    """
+    word = tl.arange(0, RUNS * WORDS)
+    place = first + word // 32 * 128 + PLANE * 32 + word % 32
+    here = x[None, :] + place[:, None]
+    if EVEN:
+        return tl.load(here)
+    else:
+        return tl.load(here, mask=(place < inputs)[:, None], other=0.0)
+
+
+@triton.jit
+def load_planes(
+    x: tl.tensor, first: tl.tensor, inputs: tl.tensor, EVEN: tl.constexpr, RUNS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    a = load_plane(x, first, inputs, 0, EVEN, RUNS)
+    b = load_plane(x, first, inputs, 1, EVEN, RUNS)
+    c = load_plane(x, first, inputs, 2, EVEN, RUNS)
+    return a, b, c, load_plane(x, first, inputs, 3, EVEN, RUNS)
+
+
+@triton.jit
+def load_term(
+    table: tl.tensor,
+    output: tl.tensor,
+    first: tl.tensor,
+    outputs: tl.tensor,
+    groups: tl.tensor,
+    GROUP: tl.constexpr,
+    PLANE: tl.constexpr,
+    EVEN: tl.constexpr,
+) -> tl.tensor:
+    if GROUP % 128 == 0:
+        group = first // GROUP
+    elif 128 % GROUP == 0:  # a run has whole groups
+        group = first // 128 * (128 // GROUP) + PLANE * 32 // GROUP
+    else:
+        group = (first + PLANE * 32) // GROUP
+    if not EVEN:  # the last run may end behind the last group
+        group = tl.minimum(group, groups - 1)
+    return tl.load(table + group * outputs + output)
+
+
+@triton.jit
+def load_terms(
+    table: tl.tensor,
+    output: tl.tensor,
+    first: tl.tensor,
+    outputs: tl.tensor,
+    groups: tl.tensor,
+    GROUP: tl.constexpr,
+    EVEN: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Loads what a `table` `[groups, outputs]` has for the four planes of a step; of planes of one group once."""
+    PER: tl.constexpr = planes_of_scale(GROUP, RUNS)
+    a = load_term(table, output, first, outputs, groups, GROUP, 0, EVEN)
+    if PER == 4:
+        return a, a, a, a
+    else:
+        c = load_term(table, output, first, outputs, groups, GROUP, 2, EVEN)
+        if PER == 2:
+            return a, a, c, c
+        else:
+            b = load_term(table, output, first, outputs, groups, GROUP, 1, EVEN)
+            return a, b, c, load_term(table, output, first, outputs, groups, GROUP, 3, EVEN)
+
+
+@triton.jit
+def add_planes(
+    total: tl.tensor,
+    words: tl.tensor,
+    x: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    RUNS: tl.constexpr,
+) -> tl.tensor:
+    """Adds a step's product to a `total` `[TILE, ROWS]`; `x`, `scales` and `offsets` are tuples of the four planes."""
+    PER: tl.constexpr = planes_of_scale(GROUP, RUNS)
+    if not SCALED:
+        for plane in tl.static_range(4):
+            total = tl.dot(plane_values(words, x[plane], plane, KIND), x[plane], total, input_precision="ieee")
+    elif total.shape[1] <= MAX_BEHIND_ROWS:
+        for first in tl.static_range(0, 4, PER):
+            part = tl.zeros(total.shape, tl.float32)
+            for plane in tl.static_range(first, first + PER):
+                part = tl.dot(plane_values(words, x[plane], plane, KIND), x[plane], part, input_precision="ieee")
+            total += part * scales[first].to(tl.float32)[:, None]
+            if OFFSETS:
+                sums = tl.zeros(total.shape, tl.float32)
+                for plane in tl.static_range(first, first + PER):
+                    ones = tl.full(words.shape, 1.0, x[plane].dtype)
+                    sums = tl.dot(ones, x[plane], sums, input_precision="ieee")
+                total += sums * offsets[first].to(tl.float32)[:, None]
+    else:
+        for plane in tl.static_range(4):
+            weight = plane_values(words, x[plane], plane, KIND).to(tl.float32) * scales[plane].to(tl.float32)[:, None]
+            if OFFSETS:
+                weight += offsets[plane].to(tl.float32)[:, None]
+            total = tl.dot(weight.to(x[plane].dtype), x[plane], total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def products(
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    mine: tl.tensor,
+    other: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    inputs: tl.tensor,
+    outputs: tl.tensor,
+    runs: tl.tensor,
+    groups: tl.tensor,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    EVEN: tl.constexpr,
+    RUNS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    TWO: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Multiplies rows by the outputs `mine` and, if there are `TWO` products, by the `other` outputs; both `[TILE]`.
+
+    `x` `[ROWS]` points to the first input of rows; steps are `first` to `end - 1`. Without scales the sums are of
+    codes. Scales are loaded a step ahead if `AHEAD` (`loads_ahead`).
+    """
+    STEP: tl.constexpr = inputs_of_step(RUNS)
+    total = tl.zeros([mine.shape[0], x.shape[0]], tl.float32)
+    total_other = total
+    a = load_terms(scales, mine, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+    b, c, d = a, a, a
+    if OFFSETS:
+        b = load_terms(offsets, mine, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+    if TWO:
+        c = load_terms(scales, other, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+        if OFFSETS:
+            d = load_terms(offsets, other, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+    for step in range(first, end):
+        at = step * STEP
+        words = load_words(codes, mine, step * RUNS, outputs, runs, RUNS)
+        planes = load_planes(x, at, inputs, EVEN, RUNS)
+        scale, offset, other_scale, other_offset = a, b, c, d
+        if SCALED:
+            there = tl.minimum(step + 1, end - 1) * STEP if AHEAD else at
+            a = load_terms(scales, mine, there, outputs, groups, GROUP, EVEN, RUNS)
+            if OFFSETS:
+                b = load_terms(offsets, mine, there, outputs, groups, GROUP, EVEN, RUNS)
+            if TWO:
+                c = load_terms(scales, other, there, outputs, groups, GROUP, EVEN, RUNS)
+                if OFFSETS:
+                    d = load_terms(offsets, other, there, outputs, groups, GROUP, EVEN, RUNS)
+            if not AHEAD:
+                scale, offset, other_scale, other_offset = a, b, c, d
+        total = add_planes(total, words, planes, scale, offset, KIND, GROUP, SCALED, OFFSETS, RUNS)
+        if TWO:
+            words = load_words(codes, other, step * RUNS, outputs, runs, RUNS)
+            total_other = add_planes(
+                total_other, words, planes, other_scale, other_offset, KIND, GROUP, SCALED, OFFSETS, RUNS
+            )
+    return total, total_other
