@@ -103,7 +103,7 @@ def _build(config: type[ConfigType], given: dict[str, Any]) -> ConfigType:
     for field in msgspec.structs.fields(config):
         if _is_struct(field.type):
             values[field.name] = _build(field.type, given)
-        elif field.name in given:
+        elif field.name in given and not (given[field.name] == "" and field.default is None):  # empty: undecided
             values[field.name] = _convert(field.name, field.type, given[field.name])
     return config(**values)
 

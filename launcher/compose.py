@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 
 from contracts.errors import ConfigError
 from infra.cli import option, parse, spell
-from infra.config.dashboard import DashboardConfig
 from infra.config.place import PlaceOptions
+from infra.config.store import StoreConfig
 from launcher.container import (
     DATA_DIRECTORIES,
     DEMO_WEIGHTS,
@@ -24,7 +24,6 @@ from launcher.container import (
 from launcher.deployment import (
     HUB_ENDPOINT,
     HUB_TOKEN,
-    START_ORDER,
     WORKERS,
     Deployment,
     Locations,
@@ -32,14 +31,20 @@ from launcher.deployment import (
     describe,
     placed,
 )
-from launcher.options import DeploymentOptions
+from launcher.options import DeploymentOptions, HostWorkersConfig
 from launcher.yaml_text import Value, as_yaml
 
 COMPOSE_HEADER = """\
-# Baton on one host in containers: docker compose up --build --scale prefill=2
+# Baton on one host in containers: docker compose up --build
 # `./baton compose > compose.yaml` has written this file; `./baton compose --device cpu` writes one for a host without a
 # GPU, whose image is built with BATON_TORCH_INDEX=https://download.pytorch.org/whl/cpu.
 #
+# The service `workers` runs one worker on each NVIDIA GPU of the host, in one container, where workers pass KV to each
+# other in shared memory. Its log says how many prefill and decode workers these are. `--scale workers=2` would start
+# them twice on the same GPUs: BATON_PREFILL and BATON_DECODE set their numbers.
+#
+#   BATON_PREFILL, BATON_DECODE   numbers of prefill and decode workers; without them the launcher decides
+#   CUDA_VISIBLE_DEVICES          the GPUs to use, such as 0,2; `./baton compose --gpus 0,2` hides the others altogether
 #   BATON_MODEL=Qwen/Qwen3-0.6B   the model; a hub id, or a directory below ./models, which is mounted at /models
 #   BATON_SECRET_FILE=./secret    the deployment's secret: `openssl rand -hex 32 > secret` makes one
 #   HF_TOKEN, HF_ENDPOINT         the hub's token, for a model that needs one, and another hub than huggingface.co
@@ -49,19 +54,18 @@ COMPOSE_HEADER = """\
 #   BATON_DASHBOARD_KEY=/keys/dashboard  a file there with an operator's key, which the dashboard's Try it box asks with
 #   BATON_TLS_CERT, BATON_TLS_KEY        a certificate and its key there, for HTTPS, with BATON_SCHEME=https
 #   BATON_UID                     the user that the services run as, who has to be able to read the secret
-#   BATON_GPU_SHARE               share of its GPU's memory that each worker takes
+#   BATON_GPU_SHARE               share of each GPU's memory that the workers on it take together
 #   BATON_QUANTIZATION            how workers quantize 16-bit and 32-bit weights: none, int8, int4 or fp8
 #   BATON_GATEWAYS                gateway processes on the one port; one serves a core's worth of tokens
 #   BATON_HANDOFF                 auto: decode workers compute prompts themselves where that is faster; always: never
 #   BATON_KV_DTYPE                number format of KV in their pools: auto (the model's), fp8 or int8
 #   BATON_SPECULATION             proposer of draft tokens: none, ngram, draft, medusa, eagle or auto, with
 #   BATON_DRAFT_MODEL, BATON_MEDUSA, BATON_EAGLE   the weights of the proposer, below /models
-#
-# Every worker asks for one NVIDIA GPU. Docker gives each of them the first one, so by default two workers share it;
-# with more GPUs put `device_ids` in the place of `count`.
 """
 
 FIELD_VARIABLES = {
+    "prefill": "BATON_PREFILL",
+    "decode": "BATON_DECODE",
     "model": "BATON_MODEL",
     "gpu_memory_utilization": "BATON_GPU_SHARE",
     "quantization": "BATON_QUANTIZATION",
@@ -80,24 +84,35 @@ FIELD_VARIABLES = {
 }
 """Field → environment variable of the user that sets it; compose.yaml always names these options."""
 
-GPU_MEMORY_SHARE = 0.45  # for one worker of each role on the same GPU
 PORT_VARIABLES = {"gateway": "BATON_PORT", "dashboard": "BATON_DASHBOARD_PORT"}
 SCHEME_VARIABLE = "${BATON_SCHEME:-http}"
 LOG_LIMITS: Value = {"driver": "json-file", "options": {"max-size": "16m", "max-file": "4"}}
 """By default Docker keeps all of a container's output, until the disk is full."""
-START_MINUTES = {"prefill": 10, "decode": 10, "gateway": 2}
+START_MINUTES = {"workers": 10, "gateway": 2}
 """Minutes in which failed health checks do not count."""
+ALL_GPUS = "all"
+STOP_MARGIN_S = 5.0  # from the SIGKILL of the last worker to that of its supervisor
+STATUS_FILE = "/tmp/status"
+STORE = StoreConfig(redis="redis://redis:6379", secret_file="/run/secrets/baton")
 
 
 class ComposeConfig(Struct, frozen=True, kw_only=True):
     """Prints compose.yaml, which `docker compose up` takes.
 
-    Example: ./baton compose --device cpu > compose.yaml
+    Example: ./baton compose --gpus 0,1 > compose.yaml
     """
 
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="cuda: every worker reserves a GPU; cpu: none does")] = (
-        "cuda"
-    )
+    device: Annotated[
+        Literal["cpu", "cuda"], Meta(description="cuda: the workers reserve GPUs, one for each; cpu: they reserve none")
+    ] = "cuda"
+    gpus: Annotated[
+        str,
+        Meta(
+            pattern=r"^(all|[1-9][0-9]*|[A-Za-z0-9/-]+(,[A-Za-z0-9/-]+)*,?)$",
+            description="GPUs that the workers see: all, a number of GPUs, or indices or UUIDs of nvidia-smi, such as "
+            "0,2; a comma follows a single index",
+        ),
+    ] = ALL_GPUS
 
 
 def compose(arguments: Sequence[str]) -> int:
@@ -107,85 +122,123 @@ def compose(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(COMPOSE_HEADER + "\n" + as_yaml([composed(described(config.device))]), end="")
+    if config.device == "cpu" and config.gpus != ALL_GPUS:
+        print(f"error: --gpus: {config.gpus!r}: there are none with --device cpu", file=sys.stderr)
+        return 2
+    print(COMPOSE_HEADER + "\n" + as_yaml([composed(config)]), end="")
     return 0
 
 
 def described(device: Literal["cpu", "cuda"]) -> Deployment:
-    """Describes the services of compose.yaml: one worker of each role, which `--scale` multiplies."""
+    """Describes the services of compose.yaml. The supervisor in the workers' container decides their numbers."""
     # An empty name of a key file means no file.
     options = DeploymentOptions(model=DEMO_WEIGHTS, prefill=1, decode=1, device=device, api_keys=("",))
     return describe(options, host="0.0.0.0", port=8000, dashboard_port=8501)
 
 
-def composed(deployment: Deployment) -> Value:
+def host_workers(device: Literal["cpu", "cuda"]) -> HostWorkersConfig:
+    """Returns the options of the workers' supervisor. Workers advertise their address on the container's network."""
+    place = PlaceOptions(announce="eth0")
+    return HostWorkersConfig(model=DEMO_WEIGHTS, device=device, store=STORE, place=place, status_file=STATUS_FILE)
+
+
+def locations() -> Locations:
+    """Returns the paths and addresses of the gateway and the dashboard."""
+    return Locations(
+        redis=STORE.redis,
+        secret_file=STORE.secret_file,
+        status_file=STATUS_FILE,
+        gateway=f"{SCHEME_VARIABLE}://gateway:8000",
+    )
+
+
+def composed(config: ComposeConfig) -> Value:
+    deployment = described(config.device)
     volumes: Value = {name: {} for service in deployment.services for name in service.keeps}
     return {
-        "services": {service.role: _service(service) for service in deployment.services},
+        "services": {
+            "redis": _redis(*deployment.of("redis")),
+            "workers": _workers(config, deployment.of(*WORKERS)),
+            **{service.role: _front(service) for service in deployment.of("gateway", "dashboard")},
+        },
         "networks": {"inside": {}},
         "volumes": volumes,
         "secrets": {"baton": {"file": "${BATON_SECRET_FILE:-./secret}"}},
     }
 
 
-def locations(service: Service) -> Locations:
-    """Returns the paths and addresses of a service. A worker advertises its address on the container's network."""
-    return Locations(
-        redis="redis://redis:6379",
-        secret_file="/run/secrets/baton",
-        status_file="/tmp/status",
-        worker=PlaceOptions(announce="eth0"),
-        gpu_share=GPU_MEMORY_SHARE if service.gpus else None,
-        gateway=f"{SCHEME_VARIABLE}://gateway:8000",
-        python=PYTHON_COMMAND,
-    )
+def _redis(service: Service) -> Value:
+    return {
+        "image": REDIS_IMAGE,
+        "command": list(redis_command(service)),
+        "restart": "unless-stopped",
+        "logging": LOG_LIMITS,
+        "networks": ["inside"],
+        "volumes": _volumes(service),
+        "healthcheck": {"test": ["CMD", *REDIS_PING], "interval": "2s", "timeout": "2s", "retries": 15},
+    }
 
 
-def _service(service: Service) -> Value:
-    if service.settings is None:
-        return {
-            "image": REDIS_IMAGE,
-            "command": list(redis_command(service)),
-            "restart": "unless-stopped",
-            "logging": LOG_LIMITS,
-            "networks": ["inside"],
-            "volumes": [f"{name}:{DATA_DIRECTORIES[name]}" for name in service.keeps],
-            "healthcheck": {"test": ["CMD", *REDIS_PING], "interval": "2s", "timeout": "2s", "retries": 15},
-        }
-    made: Value = {
+def _workers(config: ComposeConfig, workers: Sequence[Service]) -> Value:
+    grace = max(service.grace for service in workers) + STOP_MARGIN_S
+    command = ["launcher.host_workers", *_words(host_workers(config.device))]
+    made = _container("workers", command, grace, STATUS_FILE)
+    made["volumes"] = _volumes(workers[0])
+    made["secrets"] = ["baton"]
+    made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: taken from the user's environment
+    if config.device == "cuda":
+        device = {"driver": "nvidia", **_reserved(config.gpus), "capabilities": ["gpu"]}
+        made["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+        if config.gpus == ALL_GPUS:  # fewer GPUs have other numbers in the container
+            made["environment"].append("CUDA_VISIBLE_DEVICES")
+    return made
+
+
+def _reserved(gpus: str) -> Value:
+    if gpus == ALL_GPUS or gpus.isdecimal():
+        return {"count": gpus if gpus == ALL_GPUS else int(gpus)}
+    return {"device_ids": [name for name in gpus.split(",") if name]}
+
+
+def _front(service: Service) -> Value:
+    assert service.settings is not None
+    (port,) = service.ports
+    ready = f"{SCHEME_VARIABLE}://127.0.0.1:{port.number}{service.probes.ready}"
+    command = [service.module, *_words(placed(service.settings, locations()))]
+    made = _container(service.role, command, service.grace, ready)
+    made["volumes"] = ["./keys:/keys:ro", *_volumes(service)]
+    made["ports"] = [f"${{BATON_HOST:-127.0.0.1}}:${{{PORT_VARIABLES[service.role]}:-{port.number}}}:{port.number}"]
+    if service.role == "gateway":  # the dashboard reads metrics only
+        made["secrets"] = ["baton"]
+        made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]
+    return made
+
+
+def _container(name: str, command: Sequence[str], grace: float, place: str) -> Value:
+    """Returns what all containers of our image have. `place`: status file or URL that tells whether it is ready."""
+    health = {"interval": "10s", "timeout": "5s", "retries": 3, "start_period": f"{START_MINUTES.get(name, 1)}m"}
+    return {
         "image": IMAGE,
         "build": {"context": ".", "args": {"TORCH_INDEX": "${BATON_TORCH_INDEX:-}"}},
-        "command": [*PYTHON_COMMAND, "-m", service.module, *_words(service)],
+        "command": [*PYTHON_COMMAND, "-m", *command],
         "user": "${BATON_UID:-1000}",
         "init": True,
         "restart": "unless-stopped",
         "logging": LOG_LIMITS,
-        "stop_grace_period": f"{service.grace:.0f}s",
+        "stop_grace_period": f"{grace:.0f}s",
         "networks": ["inside"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "depends_on": {role: {"condition": "service_healthy"} for role in _before(service)},
-        "volumes": _volumes(service),
-        "healthcheck": _health(service),
+        "depends_on": {"redis": {"condition": "service_healthy"}},
+        "healthcheck": {"test": ["CMD", *is_ready(place)], **health},
     }
-    if not isinstance(service.settings, DashboardConfig):  # the dashboard reads metrics only
-        made["secrets"] = ["baton"]
-    if "models" in service.keeps:
-        made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: taken from the user's environment
-    if service.role in PORT_VARIABLES:
-        (port,) = service.ports
-        made["ports"] = [f"${{BATON_HOST:-127.0.0.1}}:${{{PORT_VARIABLES[service.role]}:-{port.number}}}:{port.number}"]
-    if service.gpus:
-        device = {"driver": "nvidia", "count": service.gpus, "capabilities": ["gpu"]}
-        made["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-    return made
 
 
-def _words(service: Service) -> list[str]:
-    assert service.settings is not None
+def _words(settings: Struct) -> list[str]:
     names = {option(name): variable for name, variable in FIELD_VARIABLES.items()}
-    words = []
-    for each in spell(placed(service.settings, locations(service))):
+    undecided = [name for name in FIELD_VARIABLES if getattr(settings, name, "") is None]
+    words = [f"{option(name)}=${{{FIELD_VARIABLES[name]}:-}}" for name in undecided]
+    for each in spell(settings):
         if each.option in names:
             words.append(f"{each.option}=${{{names[each.option]}:-{each.text}}}")
         elif not each.usual:
@@ -193,24 +246,6 @@ def _words(service: Service) -> list[str]:
     return words
 
 
-def _before(service: Service) -> list[str]:
-    (group,) = [number for number, roles in enumerate(START_ORDER) if service.role in roles]
-    return [role for roles in START_ORDER[:group] for role in roles]
-
-
 def _volumes(service: Service) -> list[str]:
-    mounted = [] if service.role in WORKERS else ["./keys:/keys:ro"]
-    mounted += [f"{name}:{DATA_DIRECTORIES[name]}" for name in service.keeps]
+    mounted = [f"{name}:{DATA_DIRECTORIES[name]}" for name in service.keeps]
     return [*mounted, f"./models:{MODELS_DIRECTORY}:ro"] if "models" in service.keeps else mounted
-
-
-def _health(service: Service) -> Value:
-    probes = service.probes
-    place = f"{SCHEME_VARIABLE}://127.0.0.1:{service.ports[0].number}{probes.ready}" if probes.ready else "/tmp/status"
-    return {
-        "test": ["CMD", *is_ready(place)],
-        "interval": "10s",
-        "timeout": "5s",
-        "retries": 3,
-        "start_period": f"{START_MINUTES.get(service.role, 1)}m",
-    }

@@ -20,7 +20,7 @@ from infra.config.store import StoreConfig
 from infra.config.transfer import TransferConfig
 from infra.config.worker import WorkerConfig
 from infra.network.ports import listening_ports
-from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
+from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions, WorkersOptions
 
 Role = Literal["redis", "prefill", "decode", "gateway", "dashboard"]
 Volume = Literal["redis", "models", "cache"]
@@ -138,9 +138,8 @@ class Locations(Struct, frozen=True, kw_only=True):
 def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port: int) -> Deployment:
     """Describes a deployment. `host`, `port`: bind address of the gateway; `dashboard_port`: 0 for no dashboard.
 
-    `options.prefill` and `options.decode` must be numbers. Paths stay as given: they are valid where the services run.
+    The numbers of workers must be decided. Paths stay as given: they are valid where the services run.
     """
-    assert options.prefill is not None and options.decode is not None, "the target decides the numbers of workers"
     redis = Service(
         role="redis",
         replicas=1,
@@ -150,16 +149,21 @@ def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port
         max_memory=options.store_bytes + REDIS_WORK_BYTES,
     )
     services = [] if options.redis else [redis]
-    if options.prefill:
-        services.append(_worker(options, "prefill", options.prefill))
-    services.append(_worker(options, "decode", options.decode))
+    services += worker_services(options)
     services.append(_gateway(options, host, port))
     if dashboard_port:
         services.append(_dashboard(options, host, dashboard_port))
     return Deployment(tuple(services))
 
 
-def _worker(options: DeploymentOptions, role: Role, replicas: int) -> Service:
+def worker_services(options: WorkersOptions) -> list[Service]:
+    """Describes the workers of a deployment, whose numbers must be decided."""
+    assert options.prefill is not None and options.decode is not None, "the target decides the numbers of workers"
+    prefill = [_worker(options, "prefill", options.prefill)] if options.prefill else []
+    return [*prefill, _worker(options, "decode", options.decode)]
+
+
+def _worker(options: WorkersOptions, role: Role, replicas: int) -> Service:
     settings = WorkerConfig(
         engine=EngineConfig(model=options.model, device=options.device, **asdict(options.engine)),
         transfer=TransferConfig(**asdict(options.transfer)),

@@ -16,6 +16,7 @@ from contracts.kinds import (
     Seconds,
     Slo,
     SpelledTokens,
+    StatusPath,
     StoreBytes,
     StoreTTL,
     TLSCert,
@@ -23,6 +24,8 @@ from contracts.kinds import (
     ToolParser,
 )
 from infra.config.engine import EngineOptions
+from infra.config.place import PlaceOptions
+from infra.config.store import StoreConfig
 from infra.config.transfer import TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,8 +33,17 @@ DEMO_MODEL = str(ROOT / "demo_model" / "weights")
 DEMO_NAME = "baton-demo"  # model name for clients
 
 
-class DeploymentOptions(Struct, frozen=True, kw_only=True):
-    """Options of a deployment, on every target."""
+SilentSeconds = Annotated[
+    float,
+    Meta(
+        ge=0,
+        description="seconds after which a service that is stopped or silent is killed and started again; 0: never",
+    ),
+]
+
+
+class WorkersOptions(Struct, frozen=True, kw_only=True):
+    """Options of a deployment's workers, on every target."""
 
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id such as Qwen/Qwen3-0.6B")] = (
         DEMO_MODEL
@@ -49,6 +61,32 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
     device: Annotated[
         Literal["cpu", "cuda", "auto"], Meta(description="cpu, cuda or auto; cuda spreads the workers over the GPUs")
     ] = "auto"
+    drain_seconds: Annotated[
+        Seconds, Meta(description="seconds that what is in progress gets when a gateway or a worker is told to stop")
+    ] = 10.0
+    log_level: LogLevel = "info"
+    engine: EngineOptions = EngineOptions()  # of every worker
+    transfer: TransferOptions = TransferOptions()  # of every worker
+
+
+class HostWorkersConfig(WorkersOptions, frozen=True, kw_only=True):
+    """Runs the workers of this host for a deployment, one on each GPU, and starts a worker again that dies.
+
+    Example: ./baton run workers --model Qwen/Qwen3-0.6B --redis redis://10.0.0.5:6379 --secret-file secret
+    """
+
+    store: StoreConfig = StoreConfig()
+    place: PlaceOptions = PlaceOptions()  # of every worker
+    status_file: StatusPath = ""
+    silent_seconds: SilentSeconds = 15.0
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="share of each GPU's memory, for all workers on it together")
+    ] = 0.9
+
+
+class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
+    """Options of a deployment, on every target."""
+
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="gateway processes on that port; one serves one core's worth of tokens")
     ] = 1
@@ -68,12 +106,6 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
     store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
-    drain_seconds: Annotated[
-        Seconds, Meta(description="seconds that what is in progress gets when a gateway or a worker is told to stop")
-    ] = 10.0
-    log_level: LogLevel = "info"
-    engine: EngineOptions = EngineOptions()  # of every worker
-    transfer: TransferOptions = TransferOptions()  # of every worker
 
 
 class RayPlace(Struct, frozen=True, kw_only=True):
@@ -157,13 +189,7 @@ class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=100, description="files of --log-bytes that the log keeps; the oldest goes for a new file"),
     ] = 4
-    silent_seconds: Annotated[
-        float,
-        Meta(
-            ge=0,
-            description="seconds after which a service that is stopped or silent is killed and started again; 0: never",
-        ),
-    ] = 15.0
+    silent_seconds: SilentSeconds = 15.0
 
 
 class ChatConfig(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ Runs one service of a deployment, until SIGTERM.
   ./baton run redis OPTIONS      the Valkey or Redis server that `./baton up` would start; the options are its own
   ./baton run prefill OPTIONS    a prefill worker
   ./baton run decode OPTIONS     a decode worker
+  ./baton run workers OPTIONS    all workers of this host, one on each GPU, which are started again if they die
   ./baton run gateway OPTIONS    a gateway
   ./baton run dashboard OPTIONS  the dashboard
 
@@ -28,13 +29,13 @@ def run_service(arguments: Sequence[str]) -> int:
         print(RUN_HELP, end="")
         return 0
     name, *options = arguments
-    roles = {role: role for group in START_ORDER for role in group}
-    if name not in roles:
-        print(f"error: {name!r} is no service of baton; there are: {', '.join(roles)}", file=sys.stderr)
+    modules: dict[str, str] = {role: module_of(role) for group in START_ORDER for role in group}
+    modules["workers"] = "launcher.host_workers"
+    if name not in modules:
+        print(f"error: {name!r} is no service of baton; there are: {', '.join(modules)}", file=sys.stderr)
         return BAD_INPUT
-    role = roles[name]
-    command = [sys.executable, "-P", "-m", module_of(role), *options]
-    if role == "redis":
+    command = [sys.executable, "-P", "-m", modules[name], *options]
+    if name == "redis":
         try:
             command = [str(server_binary()), *options]
         except ConfigError as error:

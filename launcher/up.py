@@ -13,10 +13,9 @@ from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
-from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
+from launcher.checking.memory import refuse_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
-from launcher.host.driver import refuse_old_driver
-from launcher.host.gpus import usable_gpus
+from launcher.host.driver import checked_gpus
 from launcher.host.instances import Instance, Record
 from launcher.host.log_file import LogFile
 from launcher.host.own_files import own_key, secret_path
@@ -26,7 +25,7 @@ from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.state_directory import new_log
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
-from launcher.host.worker_counts import WorkerCounts, settle
+from launcher.host.worker_counts import settle
 from launcher.options import ROOT, UpConfig
 from launcher.ray_process import hand_over
 from launcher.stages import StageDisplay
@@ -73,17 +72,12 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None, str]:
         why = "on one host the numbers of workers stay; --on ray has them follow the load"
         raise ConfigError("--autoscale", config.ray.autoscale, why)
     port = checked_port(config)
-    gpus = usable_gpus(config.device)
-    if gpus:
-        refuse_old_driver(config.device)
+    gpus = checked_gpus(config.device)
     directory = check_settings(config)
     config = with_absolute_paths(config)
-    wish = WorkerCounts(config.prefill, config.decode)
-    prefill, decode, note = settle(wish, gpus, config.model, directory, config.engine)
+    prefill, decode, note = settle(config, gpus, directory)
     if not gpus:
-        refuse_kv_beyond_memory(config.engine, prefill + decode)
-    if directory is not None and not gpus:
-        refuse_weights_beyond_memory(directory, config.engine, prefill + decode)
+        refuse_beyond_memory(directory, config.engine, prefill + decode)
     return replace(config, port=port, prefill=prefill, decode=decode), directory, note
 
 

@@ -15,7 +15,7 @@ Baton serves large language models with prefill and decode split into two servic
   ./baton chat       talk to the running instance
   ./baton status     show the instances on this host, or with --on ray the deployment on a Ray cluster
   ./baton key        make, list and revoke the keys that clients need
-  ./baton run        run one service, such as ./baton run decode, of a deployment over several hosts
+  ./baton run        run one service of a deployment over several hosts, such as ./baton run decode
   ./baton down       end the deployment on a Ray cluster, and leave nothing of it
   ./baton ray        run Ray's own command line, such as ./baton ray start --head
   ./baton compose    print compose.yaml, for Docker Compose on one host

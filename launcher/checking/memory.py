@@ -14,6 +14,13 @@ from infra.sizes import format_bytes
 C_COMPILERS = ("cc", "gcc", "clang")
 
 
+def refuse_beyond_memory(directory: Path | None, engine: EngineOptions, workers: int) -> None:
+    """Raises `ConfigError` if KV or weights of `workers` on the CPU exceed the free memory."""
+    refuse_kv_beyond_memory(engine, workers)
+    if directory is not None:
+        refuse_weights_beyond_memory(directory, engine, workers)
+
+
 def refuse_weights_beyond_memory(
     directory: Path, engine: EngineOptions, workers: int, there: int | None = None
 ) -> None:

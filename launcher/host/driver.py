@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from launcher.host.gpus import nvidia_smi
+from launcher.host.gpus import nvidia_smi, usable_gpus
 
 LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """CUDA's major version → the first driver that runs its builds (NVIDIA's "CUDA Compatibility")."""
@@ -15,6 +15,14 @@ OLDER_BUILDS = {13: "https://download.pytorch.org/whl/cu126"}
 BUILT_FOR_REGEX = re.compile(r"^cuda\b[^=\n]*= *'(\d+)\.(\d+)'", re.MULTILINE)
 DRIVER_REGEX = re.compile(r"(?:Driver|KMD) Version *: *((\d+)\.[\d.]+)")
 SUPPORTED_REGEX = re.compile(r"CUDA (?:UMD )?Version *: *(\d+)\.(\d+)")
+
+
+def checked_gpus(device: str) -> list[str]:
+    """Returns the GPUs for workers on `device`, as `usable_gpus` does. Raises `ConfigError` for too old a driver."""
+    gpus = usable_gpus(device)
+    if gpus:
+        refuse_old_driver(device)
+    return gpus
 
 
 def refuse_old_driver(device: str) -> None:

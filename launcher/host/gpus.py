@@ -70,14 +70,18 @@ def usable_gpus(device: str, environment: Mapping[str, str] = os.environ) -> lis
     return gpus
 
 
-def placements(device: str, workers: int, environment: Mapping[str, str] = os.environ) -> list[Placement]:
-    """Assigns workers to GPUs round-robin. Raises `ConfigError` for `cuda` on a host without a usable GPU."""
+def placements(
+    device: str, workers: int, environment: Mapping[str, str] = os.environ, share: float = USABLE_MEMORY_SHARE
+) -> list[Placement]:
+    """Assigns workers to GPUs round-robin; the workers on a GPU divide `share` of its memory.
+
+    Raises `ConfigError` for `cuda` on a host without a usable GPU.
+    """
     gpus = usable_gpus(device, environment)
     if not gpus:
         return [Placement("cpu")] * workers
     order = {} if "CUDA_VISIBLE_DEVICES" in environment else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as nvidia-smi counts
     on_gpu = [gpus[worker % len(gpus)] for worker in range(workers)]
     return [
-        Placement("cuda", round(USABLE_MEMORY_SHARE / on_gpu.count(gpu), 3), {**order, "CUDA_VISIBLE_DEVICES": gpu})
-        for gpu in on_gpu
+        Placement("cuda", round(share / on_gpu.count(gpu), 3), {**order, "CUDA_VISIBLE_DEVICES": gpu}) for gpu in on_gpu
     ]

@@ -6,6 +6,7 @@ on the terminal and in the log as soon as the log can be written again.
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,15 @@ class Log(Protocol):
 
     def write(self, lines: bytes) -> None:
         """Writes whole lines with their line ends."""
+
+
+class OutputLog:
+    """Writes lines to standard output, as a container's log is written."""
+
+    def write(self, lines: bytes) -> None:
+        with suppress(OSError):  # the reader is gone
+            sys.stdout.buffer.write(lines)
+            sys.stdout.flush()
 
 
 class Descriptors(Protocol):

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from contracts.adapters import parse_sources
 from contracts.ids import new_epoch
 from infra.config.engine import EngineOptions
-from infra.config.gateway import GatewayConfig
 from infra.network.listening import http_url
 from launcher.deployment import SERVICE_ENVIRONMENT, WORKERS, Deployment, Locations, Service, command, describe
-from launcher.host.gpus import placements
+from launcher.host.gpus import USABLE_MEMORY_SHARE, placements
 from launcher.host.process import Process, watch_both, watch_http, watch_status_file
 from launcher.options import UpConfig
 
@@ -29,11 +28,11 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
 
 def described(config: UpConfig) -> Deployment:
-    config = replace(config, engine=_with_absolute_paths(config.engine))
+    config = replace(config, engine=with_absolute_paths(config.engine))
     return describe(config, host=config.host, port=config.port, dashboard_port=config.dashboard_port)
 
 
-def _with_absolute_paths(engine: EngineOptions) -> EngineOptions:
+def with_absolute_paths(engine: EngineOptions) -> EngineOptions:
     def whole(path: str) -> str:
         return str(Path(path).expanduser().resolve()) if path else ""
 
@@ -49,6 +48,29 @@ def _with_absolute_paths(engine: EngineOptions) -> EngineOptions:
     )
 
 
+def worker_processes(
+    deployment: Deployment, device: str, place: Locations, run: Path, share: float = USABLE_MEMORY_SHARE
+) -> list[Process]:
+    """Makes all prefill and decode workers of a deployment, each with a GPU, or its part of `share` of a GPU's memory.
+
+    `run`: directory for the workers' status files and for the page of who computes.
+    """
+    workers = [(service, name) for service in deployment.of(*WORKERS) for name in service.names]
+    made = []
+    for (service, name), gpu in zip(workers, placements(device, len(workers), share=share), strict=True):
+        here = replace(place, busy_page=str(run / "busy"), device=gpu.device, gpu_share=gpu.share)
+        made.append(dataclasses.replace(process(service, name, here, run), settings=gpu.settings))
+    return made
+
+
+def process(service: Service, name: str, place: Locations, run: Path) -> Process:
+    """Makes a process that is ready when its status file in `run` says so."""
+    status = run / f"{name}.status"
+    words = command(service, replace(place, status_file=str(status)))
+    watch = watch_status_file(status)
+    return Process(name, words, watch, status_file=status, beats=service.beats, grace=service.grace)
+
+
 class Processes:
     """The processes of an instance. `model`: directory or hub id; `redis`: URL; `secret`: file."""
 
@@ -60,31 +82,18 @@ class Processes:
         self._place = Locations(redis=redis, model=model, secret_file=str(secret))
 
     def workers(self) -> list[Process]:
-        """Makes all prefill and decode workers, each with a GPU or a share of a GPU."""
-        busy = replace(self._place, busy_page=str(self._run / "busy"))
-        workers = [(service, name) for service in self._deployment.of(*WORKERS) for name in service.names]
-        made = []
-        for (service, name), gpu in zip(workers, placements(self._config.device, len(workers)), strict=True):
-            place = replace(busy, device=gpu.device, gpu_share=gpu.share)
-            made.append(dataclasses.replace(self._process(service, name, place), settings=gpu.settings))
-        return made
+        return worker_processes(self._deployment, self._config.device, self._place, self._run)
 
     def gateways(self) -> list[Process]:
         """Makes the gateways, which are ready when they accept requests and have found workers."""
         (service,) = self._deployment.of("gateway")
         own_keys = str(self._run / OWN_KEYS) if self._config.api_keys else ""
         place = replace(self._place, own_keys=own_keys, share_port=new_epoch() if service.replicas > 1 else "")
-        return [self._process(service, name, place) for name in service.names]
+        serves = watch_http(f"{self._url}{service.probes.ready}", "waiting for the workers")
+        made = [process(service, name, place, self._run) for name in service.names]
+        return [dataclasses.replace(each, watch=watch_both(each.watch, serves)) for each in made]
 
     def dashboard(self) -> list[Process]:
         own_key = str(self._run / OWN_KEY) if self._config.api_keys else ""
         place = replace(self._place, gateway=self._url, own_key=own_key)
-        return [self._process(service, service.role, place) for service in self._deployment.of("dashboard")]
-
-    def _process(self, service: Service, name: str, place: Locations) -> Process:
-        status = self._run / f"{name}.status"
-        watch = watch_status_file(status)
-        if isinstance(service.settings, GatewayConfig):
-            watch = watch_both(watch, watch_http(f"{self._url}{service.probes.ready}", "waiting for the workers"))
-        words = command(service, replace(place, status_file=str(status)))
-        return Process(name, words, watch, status_file=status, beats=service.beats, grace=service.grace)
+        return [process(service, service.role, place, self._run) for service in self._deployment.of("dashboard")]

@@ -43,6 +43,7 @@ class SupervisedService:
     born: float
     early_deaths: int = 0
     ready: bool = False
+    was_ready: bool = False  # before it died
     stage: str = "starting"
     restart_at: float | None = None
 
@@ -103,6 +104,14 @@ class Supervisor:
             self._sleep(START_POLL_S)
             if self._signals.asked_to_stop:
                 raise StopAsked
+
+    def keep(self, services: Iterable[Process]) -> None:
+        """Starts services without waiting for them: `watch` restarts a service also if it dies before it is ready.
+
+        Raises `StartFailed` if the host cannot start a process.
+        """
+        for service in services:
+            self._kept.append(self._keep(service))
 
     def watch(self) -> None:
         """Restarts dead and hung processes until a stop signal."""
@@ -208,7 +217,7 @@ class Supervisor:
         kept.stage = status.stage if status is not None else "starting"
         if kept.stage == READY_STAGE:
             kept.ready = True
-            self._stages.say(f"{kept.service.name} is ready again")
+            self._stages.say(f"{kept.service.name} is ready{' again' if kept.was_ready else ''}")
 
     def _lifeless(self, kept: SupervisedService, now: float) -> str | None:
         seconds, how = kept.pulse.look(now, kept.ready)
@@ -225,6 +234,7 @@ class Supervisor:
     def _schedule_restart(self, kept: SupervisedService, now: float, sentence: str) -> None:
         kept.early_deaths = kept.early_deaths + 1 if now - kept.born < MIN_LIFE_S else 0
         delay = restart_delay(kept.early_deaths)
+        kept.was_ready = kept.was_ready or kept.ready
         kept.ready = False
         kept.restart_at = now + delay
         self._stages.say(f"{sentence}; it is started again {f'in {delay:.0f} s' if delay else 'at once'}")

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from checkpoints.model_location import downloaded
 from checkpoints.model_size import TYPICAL_SIZE, ModelSize, model_size
-from infra.config.engine import EngineOptions
 from launcher.host.gpus import USABLE_MEMORY_SHARE, gpu_name
+from launcher.options import WorkersOptions
 from pricing.gpu_rates import expected_costs, rates_of
 from pricing.worker_split import split, typical_sequences
 
@@ -32,16 +32,15 @@ class Settled(NamedTuple):
     note: str
 
 
-def settle(
-    wish: WorkerCounts, gpus: Sequence[str], model: str, directory: Path | None, engine: EngineOptions
-) -> Settled:
+def settle(options: WorkersOptions, gpus: Sequence[str], directory: Path | None) -> Settled:
     """Decides the numbers of workers. `gpus`: entries of CUDA_VISIBLE_DEVICES; `directory`: None for a hub id."""
 
     def by_cost(workers: int) -> tuple[int, int]:
-        found = directory or downloaded(model)
+        found, engine = directory or downloaded(options.model), options.engine
         size = model_size(found, engine.dtype, engine.quantization) if found else TYPICAL_SIZE
         return expected_split(gpu_name(gpus[0]), size, workers)
 
+    wish = WorkerCounts(options.prefill, options.decode)
     prefill, decode = counted(wish, len(gpus), by_cost)
     return Settled(prefill, decode, note(wish, prefill, decode, gpus))
 

@@ -3,29 +3,30 @@
 import os
 import shutil
 import subprocess
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from msgspec import structs
+from msgspec import Struct, structs
 
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
-from infra.config.worker import WorkerConfig
-from launcher.compose import compose, described, locations
+from launcher.compose import compose, described, host_workers, locations
 from launcher.container import TRITON_CACHE
 from launcher.deployment import placed
 from launcher.is_ready import is_ready
-from launcher.options import ROOT, DeploymentOptions
+from launcher.options import ROOT, DeploymentOptions, HostWorkersConfig
 
-WORKERS = ("prefill", "decode")
+COMPOSE_FILE = ROOT / "compose.yaml"
+OURS = ("workers", "gateway", "dashboard")
 
 
 def written() -> Any:
     """The file as it stands, with its variables."""
-    return yaml.safe_load((ROOT / "compose.yaml").read_text())
+    return yaml.safe_load(COMPOSE_FILE.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -36,52 +37,85 @@ def composed() -> Any:
         if os.environ.get("CI"):
             pytest.fail("docker-compose is not installed; .ci/run installs it")
         pytest.skip("docker-compose is not installed (Debian package docker-compose)")
-    return configuration(program)
+    return read(COMPOSE_FILE)
 
 
-def configuration(program: str, **settings: str) -> Any:
+def read(path: Path, **settings: str) -> Any:
+    """A file as Docker Compose reads it with these variables."""
+    program = shutil.which("docker-compose")
+    assert program is not None
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **settings}
-    result = subprocess.run(
-        [program, "-f", str(ROOT / "compose.yaml"), "config"], env=environment, capture_output=True, text=True
-    )
+    result = subprocess.run([program, "-f", str(path), "config"], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return yaml.safe_load(result.stdout)
 
 
 def test_whoever_downloads_has_the_users_token(composed: Any) -> None:
     """Compose reads it from the environment; where it is not there, neither is it in a container."""
-    program = shutil.which("docker-compose")
-    assert program is not None
-    told = configuration(program, HF_TOKEN="hf_mine", HF_ENDPOINT="https://hub.example")["services"]
+    told = read(COMPOSE_FILE, HF_TOKEN="hf_mine", HF_ENDPOINT="https://hub.example")["services"]
     for name, service in told.items():
         found = service.get("environment") or {}
-        hub = {"HF_TOKEN": "hf_mine", "HF_ENDPOINT": "https://hub.example"} if name in (*WORKERS, "gateway") else {}
-        assert found == hub, name
+        hub = {"HF_TOKEN": "hf_mine", "HF_ENDPOINT": "https://hub.example"} if name in ("workers", "gateway") else {}
+        assert {key: value for key, value in found.items() if key.startswith("HF_")} == hub, name
     assert not [
         value for one in composed["services"].values() for value in (one.get("environment") or {}).values() if value
     ]
 
 
-def test_the_five_services_are_there(composed: Any) -> None:
-    assert set(composed["services"]) == {"redis", "prefill", "decode", "gateway", "dashboard"}
+def test_the_services_are_there(composed: Any) -> None:
+    assert set(composed["services"]) == {"redis", *OURS}
 
 
 def test_everything_has_a_health_check(composed: Any) -> None:
     assert all(service["healthcheck"]["test"][0] == "CMD" for service in composed["services"].values())
 
 
-def test_workers_reserve_a_gpu_and_can_be_scaled(composed: Any) -> None:
-    for name in WORKERS:
-        worker = composed["services"][name]
-        (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
-        assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
-        assert "ports" not in worker
-        assert "container_name" not in worker
+def reserved(services: Any) -> list[dict[str, Any]]:
+    """The devices that services reserve."""
+    found = [service.get("deploy", {}).get("resources", {}) for service in services.values()]
+    return [device for resources in found if resources for device in resources["reservations"]["devices"]]
+
+
+def test_the_workers_reserve_all_gpus(composed: Any) -> None:
+    assert reserved(composed["services"]) == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+    assert "deploy" in composed["services"]["workers"] and "ports" not in composed["services"]["workers"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "device"),
+    [
+        ("2", {"count": 2}),
+        ("0,2", {"device_ids": ["0", "2"]}),
+        ("3,", {"device_ids": ["3"]}),
+        ("GPU-4af0", {"device_ids": ["GPU-4af0"]}),
+    ],
+)
+def test_some_gpus_can_be_reserved(asked: str, device: dict[str, Any], tmp_path: Path) -> None:
+    """Their numbers in a container are others, which the user's CUDA_VISIBLE_DEVICES does not mean."""
+    with (tmp_path / "compose.yaml").open("w") as file, redirect_stdout(file):
+        assert compose(["--gpus", asked]) == 0
+    services = read(tmp_path / "compose.yaml", CUDA_VISIBLE_DEVICES="1")["services"]
+    assert reserved(services) == [{"driver": "nvidia", **device, "capabilities": ["gpu"]}]
+    assert "CUDA_VISIBLE_DEVICES" not in services["workers"]["environment"]
+    assert (
+        read(COMPOSE_FILE, CUDA_VISIBLE_DEVICES="1")["services"]["workers"]["environment"]["CUDA_VISIBLE_DEVICES"]
+        == "1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [(["--gpus", "0;1"], "--gpus: '0;1'"), (["--gpus", "2", "--device", "cpu"], "--gpus: '2'")]
+)
+def test_gpus_that_cannot_be_reserved_are_refused(
+    asked: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compose(asked) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 def test_what_is_compiled_and_unpacked_is_kept(composed: Any) -> None:
     """A directory that the image does not make for its user would be root's."""
-    for name in (*WORKERS, "gateway"):
+    for name in ("workers", "gateway"):
         mounted = composed["services"][name]["volumes"]
         pairs = [each.split(":")[:2] if isinstance(each, str) else [each["source"], each["target"]] for each in mounted]
         assert ["cache", "/home/baton/.cache/baton"] in pairs
@@ -95,38 +129,50 @@ def test_compiled_kernels_outlive_a_container() -> None:
 
 def test_the_committed_file_is_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert compose([]) == 0
-    assert capsys.readouterr().out == (ROOT / "compose.yaml").read_text(), "./baton compose > compose.yaml"
+    assert capsys.readouterr().out == COMPOSE_FILE.read_text(), "./baton compose > compose.yaml"
 
 
 def test_services_are_told_what_the_description_says(composed: Any) -> None:
     """With every variable at its default; a file of keys without a name is none."""
-    for service in described("cuda").services:
-        if service.settings is None:
-            continue
-        python, flag, module, *words = composed["services"][service.role]["command"]
-        assert (python, flag, module) == ("python", "-m", service.module)
-        told = placed(service.settings, locations(service))
+    for service in described("cuda").of("gateway", "dashboard"):
+        assert service.settings is not None
+        told = structs.replace(placed(service.settings, locations()), api_keys=())
         if isinstance(told, DashboardConfig):
             told = structs.replace(told, gateway="http://gateway:8000")
-        if not isinstance(told, WorkerConfig):
-            told = structs.replace(told, api_keys=())
-        assert parse(type(told), words, module) == told
+        assert (service.module, told) == read_command(composed, service.role, type(told))
+    assert read_command(composed, "workers", HostWorkersConfig) == ("launcher.host_workers", host_workers("cuda"))
+
+
+def read_command(composed: Any, name: str, config: type[Struct]) -> tuple[str, Struct]:
+    """The module of a service's command, and what its options say."""
+    python, flag, module, *words = composed["services"][name]["command"]
+    assert (python, flag) == ("python", "-m")
+    return module, parse(config, words, module)
+
+
+def test_numbers_of_workers_come_from_the_environment() -> None:
+    _, told = read_command(read(COMPOSE_FILE, BATON_PREFILL="2", BATON_DECODE="6"), "workers", HostWorkersConfig)
+    assert isinstance(told, HostWorkersConfig) and (told.prefill, told.decode) == (2, 6)
+
+
+def test_the_workers_supervisor_outlives_its_workers(composed: Any) -> None:
+    """Docker's SIGKILL comes after that of the last worker."""
+    grace = float(composed["services"]["workers"]["stop_grace_period"].removesuffix("s"))
+    assert grace > max(service.grace for service in described("cuda").of("prefill", "decode"))
 
 
 @pytest.mark.parametrize("option", ["quantization", "kv_dtype", "speculation", "draft_model", "medusa", "eagle"])
 def test_workers_take_what_they_compute_with_from_the_environment(option: str) -> None:
     """The options are ones that a worker has, and the defaults are its own."""
     default = getattr(EngineConfig(model="m"), option)
-    for name in WORKERS:
-        words = written()["services"][name]["command"]
-        assert f"--{option.replace('_', '-')}=${{BATON_{option.upper()}:-{default}}}" in words
+    words = written()["services"]["workers"]["command"]
+    assert f"--{option.replace('_', '-')}=${{BATON_{option.upper()}:-{default}}}" in words
 
 
 def test_nobody_reserves_a_gpu_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert compose(["--device", "cpu"]) == 0
     services = yaml.safe_load(capsys.readouterr().out)["services"]
-    assert not any("deploy" in service for service in services.values())
-    assert all("--device=cpu" in services[name]["command"] for name in WORKERS)
+    assert reserved(services) == [] and "--device=cpu" in services["workers"]["command"]
     assert compose(["--device", "tpu"]) == 2
     assert capsys.readouterr().err.startswith("error: --device: 'tpu'")
 
@@ -153,7 +199,7 @@ def test_published_ports_are_on_loopback(composed: Any) -> None:
 
 
 def test_our_services_hold_the_secret_and_no_root(composed: Any) -> None:
-    for name in (*WORKERS, "gateway"):
+    for name in ("workers", "gateway"):
         service = composed["services"][name]
         assert service["secrets"] == [{"source": "baton"}]
         assert "--secret-file=/run/secrets/baton" in service["command"]

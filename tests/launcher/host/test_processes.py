@@ -67,7 +67,9 @@ EVERYTHING = UpConfig(
         lora_root="/adapters",
         allow_lora_loading=True,
     ),
-    transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8", link_connections=2),
+    transfer=TransferOptions(
+        kv_transport="tcp", kv_directory="/kv", kv_security="none", kv_codec="int8", link_connections=2
+    ),
 )
 
 

@@ -177,6 +177,20 @@ while len(open("pids").read().split()) < 2:
     assert "gateway is ready again" in bench.shown.getvalue()
 
 
+def test_what_is_kept_starts_though_another_cannot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose GPU is broken is tried again and again, while the workers of other GPUs serve."""
+    monkeypatch.setattr("launcher.host.supervisor.FIRST_RESTART_DELAY_S", 0.1)
+    bench.supervisor.keep([bench.service("broken", "raise SystemExit('error: no GPU')"), bench.service("worker")])
+
+    def two_deaths() -> None:
+        wait_until(lambda: bench.shown.getvalue().count("broken died (no GPU)") > 1, "the second death")
+        wait_until(lambda: "worker is ready\n" in bench.shown.getvalue(), "the other")
+        bench.signals.ask_to_stop()
+
+    bench.watch_while(two_deaths)
+    assert len(bench.pids()) == 1
+
+
 def test_what_began_is_ended_where_another_service_cannot_begin(bench: Bench) -> None:
     before = children(os.getpid())
     missing = replace(bench.service("worker"), command=("/no/such/program",))
