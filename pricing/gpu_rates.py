@@ -1,42 +1,45 @@
-"""Rates of NVIDIA's GPUs, and the step costs that they let expect before a worker has run on the host.
-
-A worker replaces expected costs by its own measurements; only the numbers of workers on a host are chosen by them.
-"""
+"""Rates of NVIDIA's GPUs, as their data sheets and the CUDA C++ Programming Guide have them."""
 
 from msgspec import Struct
 
-from pricing.steps import StepCosts
-
-READ_SHARE = 0.8  # of the data sheet's bandwidth, which decode steps reach
-MULTIPLY_SHARE = 0.6  # of the data sheet's rate of products, which steps of prompts reach
+ISSUED_WARPS_PER_CLOCK = 4  # of a processor, since compute capability 7.0
+WARP_THREADS = 32
 
 
 class GpuRates(Struct, frozen=True):
-    """A GPU's figures as in its data sheet: memory in bytes, bytes read per second, bf16 operations per second."""
+    """A GPU: memory in bytes; bytes read, and bf16 operations, per second; processors and their clock in Hz."""
 
     memory: float
     read: float
     multiply: float
+    processors: int
+    clock: float
+    compute_capability: int
+
+    @property
+    def issue(self) -> float:
+        """Instructions per second, each counted once for a warp of 32 threads."""
+        return self.processors * ISSUED_WARPS_PER_CLOCK * self.clock
 
 
-A100 = GpuRates(80e9, 2.04e12, 312e12)
+A100 = GpuRates(80e9, 2.04e12, 312e12, 108, 1.41e9, 80)
 GPU_RATES = {
-    "B200": GpuRates(180e9, 8.0e12, 2250e12),
-    "H200": GpuRates(141e9, 4.8e12, 989e12),
-    "H100": GpuRates(80e9, 3.35e12, 989e12),
-    "H100 NVL": GpuRates(94e9, 3.9e12, 835e12),
-    "H100 PCIe": GpuRates(80e9, 2.0e12, 756e12),
+    "B200": GpuRates(180e9, 8.0e12, 2250e12, 148, 1.97e9, 100),
+    "H200": GpuRates(141e9, 4.8e12, 989e12, 132, 1.83e9, 90),
+    "H100": GpuRates(80e9, 3.35e12, 989e12, 132, 1.83e9, 90),
+    "H100 NVL": GpuRates(94e9, 3.9e12, 835e12, 132, 1.79e9, 90),
+    "H100 PCIe": GpuRates(80e9, 2.0e12, 756e12, 114, 1.76e9, 90),
     "A100": A100,
-    "A40": GpuRates(48e9, 0.696e12, 150e12),
-    "A10": GpuRates(24e9, 0.6e12, 125e12),
-    "A10G": GpuRates(24e9, 0.6e12, 70e12),
-    "L40S": GpuRates(48e9, 0.864e12, 362e12),
-    "L4": GpuRates(24e9, 0.3e12, 121e12),
-    "RTX A6000": GpuRates(48e9, 0.768e12, 155e12),
-    "RTX 6000 Ada": GpuRates(48e9, 0.96e12, 364e12),
-    "RTX 5090": GpuRates(32e9, 1.79e12, 209e12),
-    "RTX 4090": GpuRates(24e9, 1.01e12, 165e12),
-    "RTX 3090": GpuRates(24e9, 0.936e12, 71e12),
+    "A40": GpuRates(48e9, 0.696e12, 150e12, 84, 1.74e9, 86),
+    "A10": GpuRates(24e9, 0.6e12, 125e12, 72, 1.7e9, 86),
+    "A10G": GpuRates(24e9, 0.6e12, 70e12, 80, 1.71e9, 86),
+    "L40S": GpuRates(48e9, 0.864e12, 362e12, 142, 2.52e9, 89),
+    "L4": GpuRates(24e9, 0.3e12, 121e12, 58, 2.04e9, 89),
+    "RTX A6000": GpuRates(48e9, 0.768e12, 155e12, 84, 1.8e9, 86),
+    "RTX 6000 Ada": GpuRates(48e9, 0.96e12, 364e12, 142, 2.5e9, 89),
+    "RTX 5090": GpuRates(32e9, 1.79e12, 209e12, 170, 2.41e9, 120),
+    "RTX 4090": GpuRates(24e9, 1.01e12, 165e12, 128, 2.52e9, 89),
+    "RTX 3090": GpuRates(24e9, 0.936e12, 71e12, 82, 1.7e9, 86),
 }
 """Dense rates by a part of the name that nvidia-smi shows; of several parts in a name, the longest counts."""
 
@@ -45,15 +48,3 @@ def rates_of(name: str) -> GpuRates:
     """Returns the rates of the GPU that nvidia-smi calls `name`; an unknown GPU counts as an A100."""
     parts = [part for part in GPU_RATES if f" {part} " in f" {name.replace('-', ' ')} "]
     return GPU_RATES[max(parts, key=len)] if parts else A100
-
-
-def expected_costs(gpu: GpuRates, parameters: float, weights_bytes: float, token_bytes: float) -> StepCosts:
-    """Estimates step costs: a token takes two operations for each parameter, a step reads all weights and KV once.
-
-    `parameters`: weights that a token is multiplied by; `token_bytes`: KV of a token in all layers.
-    """
-    token = 2 * parameters / (gpu.multiply * MULTIPLY_SHARE)
-    read = gpu.read * READ_SHARE
-    return StepCosts(
-        step=weights_bytes / read, prompt_token=token, sequence=token, context_token=token_bytes / read, row=token
-    )

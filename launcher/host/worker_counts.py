@@ -8,7 +8,8 @@ from checkpoints.model_location import downloaded
 from checkpoints.model_size import TYPICAL_SIZE, ModelSize, model_size
 from launcher.host.gpus import USABLE_MEMORY_SHARE, gpu_name
 from launcher.options import WorkersOptions
-from pricing.gpu_rates import expected_costs, rates_of
+from pricing.gpu_rates import rates_of
+from pricing.gpu_step_time import ModelShape, expected_costs
 from pricing.worker_split import split, typical_sequences
 
 UNSPLIT_NOTE = (
@@ -48,7 +49,7 @@ def settle(options: WorkersOptions, gpus: Sequence[str], directory: Path | None)
 def expected_split(gpu: str, size: ModelSize, workers: int) -> tuple[int, int]:
     """Divides workers by the costs that a model is expected to have on the GPU of this name."""
     rates = rates_of(gpu)
-    costs = expected_costs(rates, size.parameters, size.weights_bytes, size.token_bytes)
+    costs = expected_costs(ModelShape(size.parameters, size.weights_bytes, size.token_bytes), rates)
     room = USABLE_MEMORY_SHARE * rates.memory - size.weights_bytes
     return split(workers, costs, typical_sequences(room, size.token_bytes))
 

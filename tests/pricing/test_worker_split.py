@@ -2,7 +2,8 @@
 
 import pytest
 
-from pricing.gpu_rates import A100, GPU_RATES, expected_costs, rates_of
+from pricing.gpu_rates import A100, GPU_RATES, rates_of
+from pricing.gpu_step_time import ModelShape, expected_costs
 from pricing.steps import StepCosts
 from pricing.worker_split import MAX_TYPICAL_SEQUENCES, TYPICAL_CONTEXT_TOKENS, split, typical_sequences
 
@@ -29,7 +30,7 @@ def test_an_unknown_gpu_counts_as_a_usual_one() -> None:
 
 def test_a_step_reads_the_weights_and_a_token_is_multiplied_by_them() -> None:
     """8 billion weights in bf16 on an H100: six milliseconds to read, and some 37,000 tokens of prompts a second."""
-    costs = expected_costs(GPU_RATES["H100"], 8e9, 16e9, 131_072)
+    costs = expected_costs(ModelShape(8e9, 16e9, 131_072), GPU_RATES["H100"])
     assert costs.step == pytest.approx(0.006, rel=0.01)
     assert 1 / costs.prompt_token == pytest.approx(37_000, rel=0.01)
     assert costs.context_token / costs.step == pytest.approx(131_072 / 16e9)
