@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import zmq
 from msgspec.structs import replace
 
 from contracts.messages.handoff import Join, Offer
+from contracts.messages.wire import encode
 from infra.network.addresses import Network
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.transports.joining import Joining
@@ -20,6 +22,7 @@ from kvtransfer.transports.ring_socket import check_own_socket, hand_over
 from tests.e2e.harness.host import need_root_and
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, SPEC, until
+from tests.kvtransfer.world import layer
 from tests.network import SECRET
 
 JOIN = Join(sender=PREFILL, receiver=DECODE, transports=("shm", "tcp"), security="sealed", nonce=bytes(32))
@@ -48,6 +51,7 @@ def ring_of(side: DecodeTransfer) -> Ring | None:
 def handed(offer: Offer, size: int = 0, token: str = "") -> None:
     """Hands over a ring of this offer, or of another size or with another token."""
     descriptor = ring_memory(size or offer.ring)
+    os.pwrite(descriptor, token.encode(), 0)
     hand_over(offer.shm, offer.user, token or offer.token, descriptor)
     os.close(descriptor)
 
@@ -84,10 +88,21 @@ async def test_a_ring_that_nobody_waits_for_is_closed(tmp_path: Path, wrong: str
         send(offer)
         handed(offer)
         await until(lambda: ring_of(side) is not None, "the good ring behind it does not arrive")
+        ring = ring_of(side)
+        assert ring is not None and bytes(ring.views(0, 1)[0]) == b"\0", "it is the other ring"
         assert side.refused["ring"] == counted
         assert len(os.listdir("/proc/self/fd")) == before + 1, "a mapping has a descriptor of its own"
+        del ring
         side._sessions.forget(b"link")
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_payload_that_is_read_before_its_ring_is_found_there(tmp_path: Path) -> None:
+    """The two come through different sockets; the ring was sent first."""
+    async with offered(tmp_path) as (side, offer):
+        handed(offer)
+        side._receive([zmq.Frame(b"link"), zmq.Frame(encode(layer(0, 0, 0, 1)))])
+        assert ring_of(side) is not None and not side.refused
 
 
 async def test_a_second_ring_of_a_link_is_refused(tmp_path: Path) -> None:
