@@ -150,7 +150,7 @@ def test_each_command_explains_its_options(command: str, capsys: pytest.CaptureF
 
 def test_an_unknown_service_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "fly"]) == 2
-    named = "redis, prefill, decode, gateway, dashboard"
+    named = "redis, prefill, decode, gateway, dashboard, workers"
     assert capsys.readouterr().err == f"error: 'fly' is no service of baton; there are: {named}\n"
 
 
