@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 
 from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
-from benchmarks.report import processor
+from benchmarks.report import head, processor, row
 from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Codec, Security, Transport
 from infra.config.engine import EngineOptions
@@ -91,12 +91,12 @@ def _settled(system: SplitSystem, handoffs: int) -> WorkerLoad:
 
 
 def table(rows: Sequence[Measured]) -> Iterator[str]:
-    yield "| prompt | prefill ms | KV MiB | grant wait ms | send ms | exposed ms | of prefill | TTFT ms |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for row in rows:
-        yield (
-            f"| {row.prompt} | {row.prefill:.1f} | {row.moved / (1 << 20):.1f} | {row.grant:.1f} | {row.send:.1f} | "
-            f"{row.exposed:.2f} | {100 * row.exposed / row.prefill:.2f}% | {row.ttft:.1f} |"
+    yield head("prompt", "prefill ms", "KV MiB", "grant wait ms", "send ms", "exposed ms", "of prefill", "TTFT ms")
+    for each in rows:
+        times = f"{each.grant:.1f}", f"{each.send:.1f}", f"{each.exposed:.2f}"
+        share = f"{100 * each.exposed / each.prefill:.2f}%"
+        yield row(
+            each.prompt, f"{each.prefill:.1f}", f"{each.moved / (1 << 20):.1f}", *times, share, f"{each.ttft:.1f}"
         )
 
 
@@ -123,7 +123,7 @@ def main() -> int:
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{processor()}, {options.dtype}, {', '.join(asdict(transfer).values())}\n")
+    print(f"{processor()}, {options.dtype}, {', '.join(map(str, asdict(transfer).values()))}\n")
     print("\n".join(table(rows)))
     return 0
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from benchmarks.processes.in_process import quiet
 from benchmarks.quality import MAX_PIECE_TOKENS, Scores, joined, texts_of
+from benchmarks.report import head, row
 from checkpoints.model_location import locate
 from contracts.errors import BatonError
 from contracts.kinds import Codec, KVDtype
@@ -105,9 +106,8 @@ def main() -> int:
         return 2
     group, name = sender.engine.pool.spec.groups[0], dtype_name(sender.engine.backend.dtype)
     print(f"{sender.engine.model_config.name}, {name}, {len(whole.likeliest)} positions behind a handoff")
-    print("| KV | bytes | perplexity | x | the likeliest token is the same |")
-    print("| --- | --- | --- | --- | --- |")
-    print(f"| no handoff | | {whole.perplexity:.4f} | | |")
+    print(head("KV", "bytes", "perplexity", "x", "the likeliest token is the same"))
+    print(row("no handoff", "", f"{whole.perplexity:.4f}", "", ""))
     rows = [(f"codec {codec}", group.wire_bytes(codec, name), found) for codec, found in behind.items()]
     for form, found in quantized.items():
         rows.append((f"pool {form}", pools[form].engine.pool.spec.groups[0].block_bytes, found))
@@ -115,7 +115,7 @@ def main() -> int:
         share = size / group.block_bytes
         same = float((found.likeliest == whole.likeliest).double().mean())
         ratio = found.perplexity / whole.perplexity
-        print(f"| {kind} | {share:.1%} | {found.perplexity:.4f} | {ratio:.4f} | {same:.2%} |")
+        print(row(kind, f"{share:.1%}", f"{found.perplexity:.4f}", f"{ratio:.4f}", f"{same:.2%}"))
     return 0
 
 

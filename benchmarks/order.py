@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
+from benchmarks.report import head, row
 from contracts.ids import AttemptKey
 from contracts.kv.spec import KVGroup, KVSpec
 from contracts.messages.job import Prompt
@@ -111,7 +112,7 @@ def _row(name: str, served: list[Served]) -> str:
         cells += [f"{percentile(times, share):.2f}" for share in (0.5, 0.95)]
         cells.append(f"{max(times):.1f}")
     good = sum(each.ttft <= TTFT_OBJECTIVE_S for each in served) / len(served)
-    return f"| {name} | {' | '.join(cells)} | {good:.0%} |"
+    return row(name, *cells, f"{good:.0%}")
 
 
 def main() -> int:
@@ -126,7 +127,7 @@ def main() -> int:
     )  # prompts/s
     arrivals = trace(random.Random(given.seed), given.seconds, given.load * full, "")
     print(f"{len(arrivals)} prompts in {given.seconds:g} s, {given.load:.0%} of a worker; TTFT in s")
-    print("| order | short p50 | p95 | worst | long p50 | p95 | worst | within 2 s |\n" + "| --- " * 8 + "|")
+    print(head("order", "short p50", "p95", "worst", "long p50", "p95", "worst", "within 2 s"))
     for policy in POLICIES:
         print(_row(policy, serve(arrivals, policy)), flush=True)
     draw = random.Random(given.seed)
@@ -134,13 +135,13 @@ def main() -> int:
     share = trace(draw, given.seconds, 0.5 * full, "flood")
     flood = trace(draw, given.seconds, 2.0 * full, "flood")
     print("\na tenant that floods with twice what the worker can compute; p95 of the other's TTFT in s")
-    print("| order | beside its share | beside the flood | ratio |\n" + "| --- " * 4 + "|")
+    print(head("order", "beside its share", "beside the flood", "ratio"))
     for policy in POLICIES:
         beside = [
             percentile([each.ttft for each in serve([*quiet, *other], policy) if each.arrival.tenant == "quiet"], 0.95)
             for other in (share, flood)
         ]
-        print(f"| {policy} | {beside[0]:.2f} | {beside[1]:.2f} | {beside[1] / beside[0]:.2f} |", flush=True)
+        print(row(policy, f"{beside[0]:.2f}", f"{beside[1]:.2f}", f"{beside[1] / beside[0]:.2f}"), flush=True)
     return 0
 
 

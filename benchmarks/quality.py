@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from benchmarks.processes.in_process import quiet
+from benchmarks.report import head, row
 from checkpoints.model_location import locate
 from contracts.errors import BatonError, ModelError
 from contracts.kinds import Activations, KVDtype, Quantization
@@ -176,8 +177,8 @@ def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
         f"{len(found.likeliest)} positions; {name} operators, {given.dtype}; "
         f"exact: {given.exact}, perplexity {found.perplexity:.4f}"
     )
-    print("| weights | KV | MB of weights | perplexity | ÷ exact | wanted | divergence | the likeliest is the same |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    columns = "weights", "KV", "MB of weights", "perplexity", "÷ exact", "wanted", "divergence"
+    print(head(*columns, "the likeliest is the same"), flush=True)
     sides: list[tuple[Quantization, KVDtype]] = [(each, "auto") for each in given.quantization]
     sides += [("none", each) for each in given.kv_dtype if each != "auto"]
     for quantization, kv in sides:
@@ -185,12 +186,9 @@ def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
         ratio, error = side.ratio(found)
         wanted = f"≤ {MAX_PERPLEXITY_RATIOS[quantization]:.3f}" if quantization in MAX_PERPLEXITY_RATIOS else "-"
         weights, pool = (given.dtype if each in ("none", "auto") else each for each in (quantization, kv))
-        print(
-            f"| {weights} | {pool} | {side.weights_bytes / 1e6:.1f} "
-            f"| {side.scores.perplexity:.4f} | {ratio:.4f} ± {error:.4f} | {wanted} "
-            f"| {side.divergence:.5f} | {side.agreement(found):.2%} |",
-            flush=True,
-        )
+        size, perplexity = f"{side.weights_bytes / 1e6:.1f}", f"{side.scores.perplexity:.4f}"
+        shares = f"{side.divergence:.5f}", f"{side.agreement(found):.2%}"
+        print(row(weights, pool, size, perplexity, f"{ratio:.4f} ± {error:.4f}", wanted, *shares), flush=True)
 
 
 def main() -> int:

@@ -27,6 +27,7 @@ from benchmarks.peers.model import random_model
 from benchmarks.peers.servers import VLLM, Server, baton, serving, vllm
 from benchmarks.peers.setup import directory_of, set_up
 from benchmarks.processes.children import exit_status
+from benchmarks.report import head, row
 from contracts.errors import ConfigError
 from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
@@ -121,8 +122,8 @@ def compare(config: ServeConfig, stages: StageDisplay) -> None:
         f"load    {config.prompt_tokens}→{config.output_tokens} tokens, {config.dtype}, Poisson, {config.seconds:g} s "
         f"per rate; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms"
     )
-    print("| server | prompt | requests/s | good | TTFT p50, p99 ms | TPOT p50, p99 ms | unanswered |")
-    print("| --- " * 7 + "|", flush=True)
+    columns = "server", "prompt", "requests/s", "good", "TTFT p50, p99 ms", "TPOT p50, p99 ms", "unanswered"
+    print(head(*columns), flush=True)
     found: dict[str, dict[int, Trial | None]] = {}
     for name in names:
         with serving(makers[name](), stages) as url:
@@ -140,9 +141,7 @@ def compare(config: ServeConfig, stages: StageDisplay) -> None:
 
 def line(name: str, length: int, trial: Trial) -> str:
     ttft, tpot = (f"{p50:.0f}, {p99:.0f}" for p50, p99 in (trial.ttft, trial.tpot))
-    return (
-        f"| {name} | {length} | {trial.rate:.3f} | {100 * trial.attainment:.0f}% | {ttft} | {tpot} | {trial.errors} |"
-    )
+    return row(name, length, f"{trial.rate:.3f}", f"{100 * trial.attainment:.0f}%", ttft, tpot, trial.errors)
 
 
 def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from benchmarks.autoscale.simulation import Came, Machine, Scaler, Simulation
 from benchmarks.autoscale.thresholds import Thresholds
 from benchmarks.autoscale.trace import DAY_S, Day
 from benchmarks.processes.children import exit_status
-from benchmarks.report import head
+from benchmarks.report import head, row
 from contracts.slo import SLO, parse_objective
 from launcher.autoscale.policy import ScalingPolicy
 from launcher.autoscale.rules import Bounds, Rules
@@ -28,15 +28,7 @@ of KV for each token, and a prompt's token is 16 GFLOP."""
 KV_BLOCKS = 2800  # of 16 tokens, in 6 GB
 MAX_WORKERS = 12  # workers of a role
 MAX_SHARE_LACKING = 0.001  # of all requests; a smaller gap counts as none
-COLUMNS = (
-    "workers",
-    "good requests",
-    "worker-hours",
-    "good per worker-hour",
-    "changes",
-    "most in an hour",
-    "reversals",
-)
+COLUMNS = "workers", "good requests", "worker-hours", "good per worker-hour", "changes", "most in an hour", "reversals"
 
 
 class Comparison:
@@ -91,12 +83,10 @@ class Comparison:
         return show
 
 
-def row(name: str, came: Came) -> str:
+def line(name: str, came: Came) -> str:
     hours = came.worker_seconds / 3600
-    return (
-        f"| {name} | {came.good / came.requests:.2%} | {hours:.1f} | {came.good / hours:.0f} | {came.changes} | "
-        f"{came.most_in_an_hour} | {came.reversals} |"
-    )
+    good = f"{came.good / came.requests:.2%}", f"{hours:.1f}", f"{came.good / hours:.0f}"
+    return row(name, *good, came.changes, came.most_in_an_hour, came.reversals)
 
 
 def main() -> int:
@@ -119,10 +109,10 @@ def main() -> int:
         stages.settle()
         print(f"{policy.requests} requests, {given.slo}; a worker starts in {given.start:g} s")
         print(head(*COLUMNS))
-        print(row("policy", policy))
-        print(row("thresholds", thresholds))
+        print(line("policy", policy))
+        print(line("thresholds", thresholds))
         for name, pair in (("fewest as good", least), ("best for as many hours", same)):
-            print(row(f"{pair[0]} + {pair[1]}, {name}", comparison.fixed(*pair)))
+            print(line(f"{pair[0]} + {pair[1]}, {name}", comparison.fixed(*pair)))
 
     return exit_status(work)
 

@@ -30,6 +30,7 @@ from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
 from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from benchmarks.models.shapes import SHAPES
 from benchmarks.processes import as_a_worker, in_process
+from benchmarks.report import head, row
 from checkpoints.model_location import locate
 from contracts.errors import ConfigError
 from contracts.kinds import Quantization
@@ -93,18 +94,15 @@ class Bench:
 
 
 def table(bench: Bench, workloads: list[Workload], profile: bool) -> None:
-    more = (" outside native |", " --- |") if profile else ("", "")
-    print(f"| workload | prompt tok/s | limit | output tok/s | limit | % of limit |{more[0]}")
-    print(f"| --- | --- | --- | --- | --- | --- |{more[1]}")
+    columns = "workload", "prompt tok/s", "limit", "output tok/s", "limit", "% of limit"
+    print(head(*columns, *(["outside native"] if profile else [])))
     for workload in workloads:
         timing, least, outside = bench.run(workload)
         prompts, tokens = workload.requests * workload.prompt, workload.requests * workload.output
-        print(
-            f"| {workload} | {prompts / timing.prompts:.0f} | {prompts / least.prompts:.0f} "
-            f"| {tokens / timing.total:.1f} | {tokens / least.total:.1f} | {100 * least.total / timing.total:.0f} |"
-            + (f" {100 * outside:.0f}% |" if profile else ""),
-            flush=True,
-        )
+        rates = f"{prompts / timing.prompts:.0f}", f"{prompts / least.prompts:.0f}"
+        outputs = f"{tokens / timing.total:.1f}", f"{tokens / least.total:.1f}"
+        shares = [f"{100 * least.total / timing.total:.0f}", *([f"{100 * outside:.0f}%"] if profile else [])]
+        print(row(workload, *rates, *outputs, *shares), flush=True)
 
 
 def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:

@@ -22,14 +22,15 @@ from benchmarks.engine.shaped import (
     Read,
     Shaped,
 )
+from benchmarks.report import head, row
 
 MAX_KERNEL_LINES, MAX_NAME_CHARS = 10, 48
 """Lines of a table by kernel, and characters of a name: cuBLAS' names have hundreds."""
 
 
 def decodes(engine: Shaped) -> list[Decoded]:
-    print("\n| batch | context | ms per step | floor | x floor | output tok/s | idle | all gaps | targets |")
-    print("| --- " * 9 + "|")
+    columns = "batch", "context", "ms per step", "floor", "x floor", "output tok/s", "idle", "all gaps", "targets"
+    print(f"\n{head(*columns)}")
     found = []
     for batch in engine.sizes.batches:
         decoded = engine.decode(batch)
@@ -40,22 +41,15 @@ def decodes(engine: Shaped) -> list[Decoded]:
         idle = decoded.idle
         shares = [f"{each:.1%}" for each in idle] if idle else ["not measured", ""]
         kept = _mark(f"<= {MAX_TIMES_FLOOR} x", decoded.met)
-        waits = (
-            _mark(f"<= {MAX_IDLE_SHARE:.0%} idle", idle.waiting <= MAX_IDLE_SHARE)
-            if idle
-            else f"<= {MAX_IDLE_SHARE:.0%} idle"
-        )
-        print(
-            f"| {batch} | {decoded.context} | {1e3 * decoded.seconds:.3f} | {1e3 * decoded.floor:.3f} "
-            f"| {decoded.seconds / decoded.floor:.2f} | {batch / decoded.seconds:.0f} | {' | '.join(shares)} "
-            f"| {kept}, {waits} |",
-            flush=True,
-        )
+        waits = _mark(f"<= {MAX_IDLE_SHARE:.0%} idle", idle is None or idle.waiting <= MAX_IDLE_SHARE)
+        times = f"{1e3 * decoded.seconds:.3f}", f"{1e3 * decoded.floor:.3f}", f"{decoded.seconds / decoded.floor:.2f}"
+        rate = f"{batch / decoded.seconds:.0f}"
+        print(row(batch, decoded.context, *times, rate, *shares, f"{kept}, {waits}"), flush=True)
     return found
 
 
 def reads(engine: Shaped) -> list[Read]:
-    print("\n| prompt tokens | ms | tok/s | % of the matrix rate | with attention | target |\n" + "| --- " * 6 + "|")
+    print("\n" + head("prompt tokens", "ms", "tok/s", "% of the matrix rate", "with attention", "target"))
     found = []
     for tokens in engine.sizes.prompts:
         if tokens >= engine.executor.engine.model_config.max_model_len:  # the pool has shortened it
@@ -64,11 +58,8 @@ def reads(engine: Shaped) -> list[Read]:
         read = engine.read(tokens)
         found.append(read)
         target = _mark(f">= {MIN_MATRIX_SHARE:.0%}", read.met) if read.met is not None else ""
-        print(
-            f"| {tokens} | {1e3 * read.seconds:.1f} | {tokens / read.seconds:.0f} | {100 * read.share:.0f} "
-            f"| {100 * read.with_attention:.0f} | {target} |",
-            flush=True,
-        )
+        rates = f"{1e3 * read.seconds:.1f}", f"{tokens / read.seconds:.0f}"
+        print(row(tokens, *rates, f"{100 * read.share:.0f}", f"{100 * read.with_attention:.0f}", target), flush=True)
     return found
 
 
@@ -83,15 +74,14 @@ def _by_kernel(what: str, times: Sequence[KernelTime], repeats: int) -> None:
     if not times:
         return
     whole = sum(each.seconds for each in times)
-    print(f"\n| {what} | calls | µs | % of the device's time |\n" + "| --- " * 4 + "|")
-    for each in times[:MAX_KERNEL_LINES]:
-        name = each.name.replace("|", "/")[:MAX_NAME_CHARS]
-        cells = f"{each.calls / repeats:g} | {1e6 * each.seconds / repeats:.1f} | {100 * each.seconds / whole:.1f}"
-        print(f"| {name} | {cells} |")
-    if rest := times[MAX_KERNEL_LINES:]:
-        seconds = sum(each.seconds for each in rest)
-        calls = sum(each.calls for each in rest) / repeats
-        print(f"| {len(rest)} others | {calls:g} | {1e6 * seconds / repeats:.1f} | {100 * seconds / whole:.1f} |")
+    print("\n" + head(what, "calls", "µs", "% of the device's time"))
+    shown, rest = list(times[:MAX_KERNEL_LINES]), times[MAX_KERNEL_LINES:]
+    if rest:
+        calls, seconds = sum(each.calls for each in rest), sum(each.seconds for each in rest)
+        shown.append(KernelTime(f"{len(rest)} others", calls, seconds))
+    for each in shown:
+        name, microseconds = each.name.replace("|", "/")[:MAX_NAME_CHARS], 1e6 * each.seconds / repeats
+        print(row(name, f"{each.calls / repeats:g}", f"{microseconds:.1f}", f"{100 * each.seconds / whole:.1f}"))
 
 
 def _mark(target: str, met: bool) -> str:
