@@ -40,7 +40,7 @@ class Running:
 
     @property
     def output(self) -> list[int]:
-        """What was collected."""
+        """Returns the tokens that were collected."""
         return self.text[len(self.prompt) :]
 
 

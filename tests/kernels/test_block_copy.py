@@ -48,7 +48,7 @@ def of_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
 
 
 def only_blocks(pool: Tensor, blocks: Tensor) -> Tensor:
-    """Those of the pool, all others NaN."""
+    """Returns the pool with NaN in all other blocks."""
     kept = torch.full_like(pool, float("nan"))
     kept[:, blocks] = pool[:, blocks]
     return kept

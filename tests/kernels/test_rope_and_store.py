@@ -57,7 +57,7 @@ class Step:
         self.as_one = as_one
 
     def run(self, config: Config | None = None) -> tuple[Tensor, Tensor]:
-        """Heads and pool."""
+        """Runs the kernel; returns the heads and the pool."""
         heads, pool = self.heads.clone(), self.pool.clone()
         rope_and_store(
             heads,
@@ -74,7 +74,7 @@ class Step:
         return heads, pool
 
     def exact(self) -> tuple[Tensor, Tensor]:
-        """The same in float64."""
+        """Computes the same in float64."""
         heads, pool = self.heads.double(), self.pool.double()
         reference(
             heads,

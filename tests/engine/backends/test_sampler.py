@@ -33,7 +33,7 @@ def make(name: str) -> Sampler:
 
 @pytest.fixture(scope="module", params=["torch", "native", "triton"])
 def sampler(request: pytest.FixtureRequest) -> Sampler:
-    """Each of them, for tests of a few draws."""
+    """Each sampler, for tests of a few draws."""
     return make(request.param)
 
 
@@ -44,12 +44,12 @@ def fast_sampler(request: pytest.FixtureRequest) -> Sampler:
 
 
 def slow(sampler: Sampler) -> bool:
-    """Whether a few rows have to do."""
+    """Tells whether a test has time for a few rows only."""
     return INTERPRETED and isinstance(sampler, DeviceSampler)
 
 
 def key(seed: int, sample: int, output_index: int) -> tuple[int, int]:
-    """The words of one draw."""
+    """Returns the two words that key a draw."""
     low, high = keys([seed], [sample], [output_index])[0].tolist()
     return low, high
 

@@ -37,7 +37,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
 
 @pytest.fixture(scope="module", params=SCORERS)
 def scorer(request: pytest.FixtureRequest) -> Scorer:
-    """Each of them."""
+    """Each scorer."""
     return SCORERS[request.param]()
 
 

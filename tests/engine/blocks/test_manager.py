@@ -103,11 +103,11 @@ class Text:
         self.tables: Tables = ()
 
     def found(self, step: int = 9, *, limit: int | None = None, whole: bool = False) -> FoundPrefix:
-        """What the cache has of it, when step `step` is planned."""
+        """Finds what the cache has of the text when step `step` is planned."""
         return self.blocks.find(self.tokens, self.chains, limit or len(self.tokens), step, whole=whole)
 
     def begin(self, step: int = 9) -> FoundPrefix:
-        """Takes its blocks, with what the cache has; the answer says what that was."""
+        """Allocates the blocks of the text; returns what the cache had of it."""
         found = self.found(step)
         tables = self.blocks.allocate(len(self.tokens), found)
         assert tables is not None
@@ -115,17 +115,17 @@ class Text:
         return found
 
     def register(self, step: int = 1, *, replace: bool = False) -> None:
-        """All of it is computed, in step `step`."""
+        """Registers the whole text, computed in step `step`."""
         self.blocks.register(self.tables, self.chains, self.tokens, self.known, len(self.tokens), step, step, replace)
 
     def end(self) -> None:
-        """As at the end of a sequence."""
+        """Registers the text and frees its blocks, as at the end of a sequence."""
         self.register(replace=True)
         self.blocks.free(self.tables)
 
 
 def kept_texts(blocks: BlockManager, *texts: list[int], salt: str = "") -> None:
-    """Each is computed and ends, in this order."""
+    """Computes and ends these texts, in this order."""
     for tokens in texts:
         text = Text(blocks, tokens, salt)
         text.begin()

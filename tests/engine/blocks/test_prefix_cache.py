@@ -22,7 +22,7 @@ A, B, C = ([first, *range(1, 8)] for first in (100, 200, 300))
 
 
 def known(blocks: BlockManager, tokens: list[int], salt: str = "") -> int:
-    """Leading tokens that the cache has."""
+    """Counts the leading tokens that the cache has."""
     return Text(blocks, tokens, salt).found().tokens
 
 

@@ -59,7 +59,7 @@ def same(left: Tensor, right: Tensor) -> bool:
 
 
 def random_values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Of very different sizes."""
+    """Makes values of very different sizes."""
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.logspace(-6, 3, shape[-1])
     return (torch.randn(shape, generator=generator) * sizes).to(dtype)

@@ -14,7 +14,7 @@ SCORED = Sampling(seed=1, logprobs=1, prompt_logprobs=2)
 
 
 def run(engine: Scheduler, *sequences: Sequence, executor: StrictExecutor | None = None) -> list[SequenceProgress]:
-    """All steps to everybody's end."""
+    """Runs steps until every sequence has ended."""
     executor = executor or StrictExecutor(spec(4))
     for each in sequences:
         executor.salts[each.id], executor.known[each.id] = each.prompt.salt, each.tokens
@@ -28,7 +28,7 @@ def run(engine: Scheduler, *sequences: Sequence, executor: StrictExecutor | None
 
 
 def told(progress: list[SequenceProgress], sequence: Sequence) -> None:
-    """The scores came once, with the first token, and those of tokens with these."""
+    """Checks that a prompt's scores came once, with the first token, and each token's with the token."""
     own = [each for each in progress if each.sequence is sequence]
     prompt = sequence.prompt.token_ids
     assert [each.prompt_scores for each in own] == [placed(prompt[1:], 1, 2)] + [None] * (len(own) - 1)

@@ -11,7 +11,7 @@ from tests.engine.schedule.test_scheduler import GREEDY, added, answered, busy, 
 
 
 def samples(count: int, length: int, max_tokens: int = 8, *, hand_off: bool = False) -> list[Sequence]:
-    """Of one prompt."""
+    """Makes the samples of one prompt."""
     found = []
     for number in range(count):
         found.append(job(length, max_tokens, hand_off=hand_off, stop=9, salt="samples"))

@@ -26,7 +26,7 @@ def left(logits: Tensor, temperature: Tensor, floor: Tensor) -> Tensor:
 
 
 def floors(logits: Tensor, settings: list[Settings], parts: int = 1) -> Tensor:
-    """Of one sample for each row."""
+    """Finds the floor of one sample for each row."""
     return score_floor(logits, samples_of(range(len(settings)), settings, logits.device), parts=parts)
 
 

@@ -238,14 +238,6 @@ def test_while_draining_an_open_is_refused_and_a_granted_one_goes_on() -> None:
     assert kinds(side.do(COMMIT)) == [Landed, Accepted]
 
 
-def test_the_last_payload_completes_what_was_committed() -> None:
-    side = verifying()
-    moves = side.land(side.do(ALL[3]))
-    assert kinds(moves) == [Landed, Accepted] and side.state is S.OWNED
-    (event,) = [move for move in moves if isinstance(move, Landed)]
-    assert (event.bytes, event.digest, event.commit) == (48, DIGEST, COMMIT)
-
-
 def test_a_payload_that_lands_after_the_end_is_ignored() -> None:
     side = granted()
     moves = side.do(ALL[0])
@@ -581,15 +573,6 @@ def test_a_commit_that_counts_held_blocks_is_refused() -> None:
     side = waiting()
     side.do(RoomGranted(KEY, ([4, 5, 6],), (3,)))
     assert side.do(commit(0, 48, DIGEST))[0] == Dropped(KEY, "incomplete")
-
-
-def test_a_repeated_grant_holds_the_same() -> None:
-    side = waiting()
-    (first,) = side.do(RoomGranted(KEY, ([4, 5, 6],), (2,)))
-    side.land(side.do(layer(0, 0, 2, 1)))  # what has landed since is not held
-    (again,) = side.do(opening())
-    for move in (first, again):
-        assert isinstance(move, Send) and isinstance(move.message, Grant) and move.message.held == [2]
 
 
 def test_an_earlier_lifes_commit_is_answered_with_our_epoch() -> None:

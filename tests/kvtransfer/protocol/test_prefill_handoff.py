@@ -286,13 +286,6 @@ def test_a_grant_of_everything_commits_at_once_without_payload() -> None:
     assert (message.payloads, message.size, message.digest) == (0, 0, 0)
 
 
-def test_a_grant_of_everything_commits_with_the_first_tokens() -> None:
-    side = opening()
-    side.do(grant(held=3))
-    assert side.senders.next_payload() is None
-    assert committed_in(side.do(TOKENS)).payloads == 0, "all is held, so nothing has to be reported as ready"
-
-
 def test_a_repeated_grant_changes_nothing() -> None:
     side = ready(opening())
     side.do(grant(held=2))

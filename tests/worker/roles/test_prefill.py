@@ -126,20 +126,6 @@ def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> No
     assert [event.key.request for event in bench.heard(Fail)] == ["r3", "r2"], "another worker can go on"
 
 
-def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost() -> None:
-    bench, policy = prefill_worker()
-    for attempt in range(4):
-        made = job(1, attempt=attempt)
-        policy.receive(whole(made) if attempt % 2 else made, 1.0)
-        bench.step(policy)
-        assert len(bench.scheduler.added) == attempt + 1 and policy.load().running + policy.load().waiting <= 1
-        for aborted in bench.heard(AbortHandoff):
-            policy.receive(closed(aborted.handoff, "failed"), 1.0)
-            policy.receive(Unpinned(aborted.handoff), 1.0)
-    policy.receive(Kill(AttemptKey("r1", 0, 3), "cancelled"), 1.0)
-    assert bench.blocks.used_count == 0 and not policy.busy() and not bench.heard(Fail)
-
-
 def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
     bench, policy = prefill_worker()
     policy.receive(job(1, token_ids=[1, 10**6]), 1.0)

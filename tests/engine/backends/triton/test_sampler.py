@@ -22,7 +22,7 @@ VOCAB = 257
 
 
 def logits_of(rows: int, spread: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Some are equal."""
+    """Makes logits, of which some are equal."""
     logits = torch.randn((rows, VOCAB), generator=torch.Generator().manual_seed(rows)) * spread
     logits[:, ::2] = logits[:, ::2].bfloat16().float()
     return logits.to(dtype)

@@ -40,7 +40,7 @@ def in_pieces(model: Any, tokens: list[int], size: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """Makes each model once."""
+    """Makes each model once: its directory and its twin's."""
 
     @cache
     def make(case: str) -> tuple[Path, Path]:

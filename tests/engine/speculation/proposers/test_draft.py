@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def twin(models: tuple[Path, Path]) -> LoadedEngine:
-    """The target with itself as its draft."""
+    """Loads the target with itself as its draft model."""
     return make_engine(models[0], speculation="draft", draft_model=str(models[0]))
 
 
