@@ -7,6 +7,8 @@ import pytest
 
 from contracts.kinds import Codec
 from kvtransfer.events import AbortHandoff, Closed, ToPrefillEngine
+from kvtransfer.payload_reader import PayloadReader
+from kvtransfer.protocol.payloads import Payload
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import CONFIG, LAYERS, SPEC, WAYS, Pair, pair, until
 
@@ -116,3 +118,13 @@ async def test_what_was_read_ahead_is_over_before_its_blocks_are_used_otherwise(
         kinds = [each[0] for each in pool.log]
         assert kinds.count("end") == kinds.count("begin") == 2
         assert kinds.index("Closed") > max(at for at, kind in enumerate(kinds) if kind == "end")
+
+
+def test_what_was_begun_for_one_handoff_is_not_sent_for_another() -> None:
+    pool = LoggedPool([])
+    reader, payload = PayloadReader(pool), Payload(0, 0, 0, 2, 2 * SPEC.groups[0].block_bytes)
+    for handoff, blocks in ((1, [1, 2]), (2, [3, 4])):
+        assert reader.begin(handoff, payload, blocks, "none")
+    (found,) = reader.finish()
+    assert bytes(found) == pool.arrays[0, 0][[3, 4]].tobytes()
+    assert pool.log.count(("end", (0, 1, 2))) == 1, "the first is not left under way"
