@@ -8,9 +8,9 @@ allocation without memory, since those of `meta` are written in Python and slowe
 5 µs a product, and of the driver, 2 to 4 µs a launch, is missing.
 
 *mixed* is a step of a chunk of a prompt beside decodes, and *chunk* a step of a chunk alone that signals its layers, as
-in a prefill worker; neither is recorded. *decode* is a step whose launches are recorded: inputs, head and sampling
-remain. Times are ms of this thread's processor. The last column is the time in which an H100 reads the weights (3.35
-TB/s): a shorter host time holds up no step.
+in a prefill worker; neither is recorded. *recorded* is the mixed step, and *decode* a step of decodes, whose launches
+are recorded: inputs, head and sampling remain. Times are ms of this thread's processor. The last column is the time in
+which an H100 reads the weights (3.35 TB/s): a shorter host time holds up no step.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from benchmarks.simulated.compile_only import compiling
 from benchmarks.simulated.weightless import BLOCK_TOKENS, META, weightless_engine
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.backends.triton.mixed_graphs import MIXED_ROWS
 from engine.executor import Executor
 from engine.plan import PENDING_TOKEN, StepPlan, Work
 
@@ -55,11 +56,14 @@ class Steps:
 
     def __init__(self, shape: str, decodes: int, adapters: int) -> None:
         blocks = (decodes + 1) * MAX_TEXT_TOKENS // BLOCK_TOKENS + 1
-        engine = weightless_engine(shape, blocks, decodes, MAX_TEXT_TOKENS, adapters=adapters)
+        tokens = decodes + CHUNK_TOKENS
+        padded = next((rows for rows in MIXED_ROWS if rows >= tokens), 0)
+        engine = weightless_engine(shape, blocks, decodes, MAX_TEXT_TOKENS, adapters=adapters, mixed_tokens=padded)
         assert isinstance(engine.decode_steps, DecodeGraphs)
         _record(engine.decode_steps)
         self.weights_bytes = engine.model.weights_bytes()
         self._executor = Executor(engine)
+        self._unrecorded = Executor(replace(engine, decode_steps=None))
         self._signalling = Executor(replace(engine, decode_steps=None), lambda plan, group, layer: None)
         self._decodes = decodes
         self._adapters = adapters
@@ -71,9 +75,12 @@ class Steps:
         ]
 
     def by_name(self) -> dict[str, Step]:
-        return {"mixed": self.mixed, "chunk": self.chunk, "decode": self.decode}
+        return {"mixed": self.mixed, "chunk": self.chunk, "recorded": self.recorded, "decode": self.decode}
 
     def mixed(self) -> None:
+        self._unrecorded.launch(self._plan(chunk=True, decodes=self._decodes))
+
+    def recorded(self) -> None:
         self._executor.launch(self._plan(chunk=True, decodes=self._decodes))
 
     def chunk(self) -> None:
@@ -128,7 +135,10 @@ def _lighten() -> None:
 
 
 def _record(graphs: DecodeGraphs) -> None:
-    graphs._replays = {size: partial(_hidden, replay()) for size, replay in graphs._replays.items()}
+    for held in (graphs, graphs._mixed):
+        assert held is not None
+        replays: Any = held._replays
+        replays |= {size: partial(_hidden, replay()) for size, replay in replays.items()}
 
 
 def _hidden(found: Tensor) -> Tensor:
@@ -141,7 +151,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--decodes", type=int, default=32, help="sequences that decode")
     parser.add_argument("--adapters", type=int, default=0, help="adapters of the sequences")
-    parser.add_argument("--profile", choices=("mixed", "chunk", "decode"), help="list where this step's time goes")
+    parser.add_argument(
+        "--profile", choices=("mixed", "chunk", "recorded", "decode"), help="list where this step's time goes"
+    )
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     _lighten()

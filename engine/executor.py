@@ -291,7 +291,7 @@ class Executor:
             if self._proposer is not None:  # read at collection, perhaps during the next step
                 hidden = hidden.clone()
             engine.pool.all_written()
-            return hidden, engine.model.logits(hidden), None
+            return hidden, engine.model.logits(hidden) if len(hidden) else hidden, None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)

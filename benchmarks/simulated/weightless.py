@@ -77,14 +77,25 @@ def weightless_engine(
     *,
     guesses: int = 0,
     adapters: int = 0,
+    mixed_tokens: int = 0,
 ) -> Engine:
     """Makes an engine with a pool of `blocks`, for decode steps of up to `rows` texts of `longest` tokens.
 
-    Each text may have `guesses` draft tokens, and one of so many `adapters`. Steps are launched and never collected.
+    Each text may have `guesses` draft tokens, and one of so many `adapters`. Mixed steps of
+    up to `mixed_tokens` are recorded. Steps are launched and never collected.
     """
     with TemporaryDirectory() as directory:
         write_config(Path(directory), shape)
-        return engine_of(Path(directory), blocks, rows, longest, dtype, guesses=guesses, adapters=adapters)
+        return engine_of(
+            Path(directory),
+            blocks,
+            rows,
+            longest,
+            dtype,
+            guesses=guesses,
+            adapters=adapters,
+            mixed_tokens=mixed_tokens,
+        )
 
 
 def engine_of(
@@ -97,6 +108,7 @@ def engine_of(
     activations: Activations = "auto",
     guesses: int = 0,
     adapters: int = 0,
+    mixed_tokens: int = 0,
 ) -> Engine:
     config = read_config(directory, longest)
     weights = RandomWeights(directory, META, dtype)
@@ -109,7 +121,7 @@ def engine_of(
         layers = [
             torch.empty((blocks, each.vectors, BLOCK_TOKENS, each.width), dtype=dtype, device=META) for each in layouts
         ]
-        decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses)
+        decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses, mixed_tokens)
         slots = WeightlessAdapters(make, adapters, dtype) if adapters else None
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK_TOKENS, "none")))
     return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED_TOKENS, decodes, slots)

@@ -33,16 +33,16 @@ OwnLinear = TypeVar("OwnLinear", bound=Linear)
 
 
 class DecodeSteps(Protocol):
-    """A backend's own way to run steps that contain only decodes."""
+    """A backend's own way to run steps of decodes, and perhaps steps of decodes beside chunks of prompts."""
 
     def serves(self, plan: StepPlan) -> bool:
-        """Returns whether the plan has only decodes that can run this way."""
+        """Returns whether the plan can run this way."""
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         """Returns normed states `[rows, hidden]`, which the next run may overwrite; KV of all layers is stored.
 
-        There is a row for each work, and one for each of its draft tokens. The caller applies the head.
+        There is a row for each sampled work, and one for each of its draft tokens. The caller applies the head.
 
         `PENDING_TOKEN`s stand for the tokens that `before` sampled. `adapters` are the works' slots, if any work has an
         adapter.
@@ -101,10 +101,12 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         most: int,
         progress: Progress,
         guesses: int = 0,
+        mixed_tokens: int = 0,
     ) -> DecodeSteps | None:
         """Makes the runner for steps of up to `most` decodes, each with up to `guesses` draft tokens.
 
-        None if decodes run like other steps.
+        It may also run steps of decodes beside chunks of prompts, of up to `mixed_tokens` tokens. None if decodes run
+        like other steps.
         """
         return None
 

@@ -79,7 +79,7 @@ class StepAdapters:
     kept: AdapterRows  # of the rows that the last layer passes on
     tokens: int
     rows: int  # that the last layer passes on
-    on_device: Tensor | None = None  # int64 [tokens] slots in a recorded step, whose rows are not known
+    on_device: tuple[Tensor, ...] | None = None  # int64 slots of `kept` and `every` where the host does not know them
 
     @classmethod
     def of(cls, slots: Ints, kept: Ints) -> "StepAdapters | None":

@@ -142,7 +142,7 @@ def build_batch(
     seen = host_tree_masks(works, places)
     counts = (-(-kv_lengths // block_size)).tolist()
     block, offset = np.divmod(places, block_size)
-    pending, rows = _pending(works, token_ids, owners, before)
+    pending, rows = pending_tokens(works, token_ids, owners, before)
     positions = places if seen is None else seen.positions
     shared = (token_ids, positions, query_start, *_logit_rows(works, query_start, lengths), pending, rows)
     in_trees = () if seen is None else (seen.lasts, seen.bits)
@@ -191,7 +191,11 @@ def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tupl
     return rows[order], places[: len(sampled)], places[len(sampled) :]
 
 
-def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
+def pending_tokens(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
+    """Returns the places of pending tokens, which become 0, and their places among the tokens sampled `before`.
+
+    `owners` are the works of `token_ids`.
+    """
     pending: Ints = np.flatnonzero(token_ids == PENDING_TOKEN)
     if not len(pending):
         return pending, pending

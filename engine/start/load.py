@@ -143,7 +143,7 @@ def _record_decode_steps(
     draft_tokens = 0 if proposing(config) == "none" else config.speculative_tokens or MAX_RECORDED_DRAFT_TOKENS
     with torch.inference_mode(), device_errors():
         return loaded.backend.decode_steps(
-            loaded.model, model_config, pool.layers, max_sequences, progress, draft_tokens
+            loaded.model, model_config, pool.layers, max_sequences, progress, draft_tokens, config.max_batch_tokens
         )
 
 

@@ -167,7 +167,7 @@ class EngineConfig(EngineOptions, frozen=True, kw_only=True):
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
     decode_graphs: Annotated[
         Literal["on", "off"],
-        Meta(description="on a GPU: record decode steps as CUDA graphs when the worker starts, and replay them"),
+        Meta(description="on a GPU: record decode steps and small mixed steps as CUDA graphs, and replay them"),
     ] = "on"
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")

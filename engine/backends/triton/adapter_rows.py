@@ -38,7 +38,7 @@ class StepRows:
     def _sort(self, step: StepAdapters) -> dict[int, AdaptedRows]:
         widest = self._adapting.widest
         if step.on_device is not None:
-            return {step.tokens: sorted_rows(step.on_device, self._adapting.slots, widest)}
+            return {len(slots): sorted_rows(slots, self._adapting.slots, widest) for slots in step.on_device}
         sizes = [tile_rows(len(rows.order), len(rows.slots)) for rows in (step.kept, step.every)]
         parts = [tiled(rows, size) for rows, size in zip((step.kept, step.every), sizes, strict=True)]
         pairs, owners, every_pairs, every_owners = to_device_together([*parts[0], *parts[1]], self._device)
@@ -57,6 +57,10 @@ def tiled(rows: AdapterRows, size: int) -> tuple[Ints32, Ints32]:
     return pairs, np.repeat(rows.slots, tiles).astype(np.int32)
 
 
-def recorded(slots: Tensor) -> StepAdapters:
-    """Returns the adapters of a step that is recorded, whose `slots` `[rows]` are known on the device only."""
-    return StepAdapters(NO_ROWS, NO_ROWS, len(slots), len(slots), slots)
+def recorded(slots: Tensor, kept: Tensor | None = None) -> StepAdapters:
+    """Returns the adapters of a step that is recorded, whose `slots` `[rows]` are known on the device only.
+
+    `kept` are those of the rows that the last layer passes on; None: it passes on all.
+    """
+    on_device = (slots,) if kept is None else (kept, slots)
+    return StepAdapters(NO_ROWS, NO_ROWS, len(slots), len(on_device[0]), on_device)

@@ -64,7 +64,8 @@ class PrefillChunks:
     tables: SequenceTables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
     longest: int  # queries of one work
-    works: Sequence[ChunkSizes]  # of each
+    works: Sequence[ChunkSizes]  # of each; empty if the host does not know them
+    first_row: int  # of the step that prefill attention takes: that behind the decodes, or 0, as in a mixed recording
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class TritonAttention:
             if decodes < works:
                 rest = SequenceTables(blocks[decodes:], kv_lengths[decodes:])
                 sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
-                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), sizes)
+                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), sizes, rows)
             first = SequenceTables(blocks[:decodes], kv_lengths[:decodes])
             steps.append(
                 KVGroupStep(places.slots, DecodeSequences(first, splits.get(group), rows, multi_query), chunks)
@@ -254,6 +255,18 @@ class TritonAttentionStep(AttentionStep):
         scoring = score_params(attention)
         decodes, chunks, count = step.decodes, step.chunks, step.decodes.rows
         output = _room(queries, queries.shape, decodes)  # of both kernels: a place for each would be copied
+        if chunks is not None:
+            prefill_attention(
+                queries[chunks.first_row :],
+                pool,
+                chunks.tables.blocks,
+                chunks.query_start,
+                chunks.tables.kv_lengths,
+                longest=chunks.longest,
+                scoring=scoring,
+                sinks=sinks,
+                output=output[chunks.first_row :],
+            )
         if count:
             paged_decode_attention(
                 queries[:count],
@@ -265,18 +278,6 @@ class TritonAttentionStep(AttentionStep):
                 scoring=scoring,
                 sinks=sinks,
                 output=output[:count],
-            )
-        if chunks is not None:
-            prefill_attention(
-                queries[count:],
-                pool,
-                chunks.tables.blocks,
-                chunks.query_start,
-                chunks.tables.kv_lengths,
-                longest=chunks.longest,
-                scoring=scoring,
-                sinks=sinks,
-                output=output[count:],
             )
         return output
 

@@ -19,6 +19,8 @@ from engine.backends.triton.decode_graphs import DecodeGraphs, most_with
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.linear import TritonLinears
+from engine.backends.triton.mixed_graphs import MIXED_ROWS, MixedGraphs
+from engine.backends.triton.mixed_inputs import MixedInputs
 from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
@@ -36,7 +38,7 @@ from kernels.sampling import sample
 
 
 class TritonBackend(Backend[Linear, TritonAttentionStep]):
-    """Records steps of nothing but decodes. Matrix products are PyTorch's: cuBLAS computes them."""
+    """Records steps of decodes, and small mixed steps. Matrix products are PyTorch's: cuBLAS computes them."""
 
     name = "triton"
 
@@ -71,13 +73,19 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         most: int,
         progress: Progress,
         guesses: int = 0,
+        mixed_tokens: int = 0,
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
         plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
         sizes = attention.block, self.device, self.launch_depth, attention.groups, plan
         inputs = {each: DecodeInputs(most_with(each, most), width, *sizes, each) for each in {1, 1 + guesses}}
-        return DecodeGraphs(model, attention, inputs, most, longest, progress, self.linears.adapts)
+        mixed, adapts = None, self.linears.adapts
+        sizes_of_mixed = [rows for rows in MIXED_ROWS if rows <= mixed_tokens]
+        if sizes_of_mixed and not any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
+            mixed_inputs = MixedInputs(sizes_of_mixed[-1], most, width, *sizes)
+            mixed = MixedGraphs(model, attention, mixed_inputs, sizes_of_mixed, longest, adapts)
+        return DecodeGraphs(model, attention, inputs, most, longest, progress, adapts, mixed)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
         """Returns `written`: the host's cores do not compute, and recorded steps signal no layers."""

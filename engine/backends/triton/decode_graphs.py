@@ -24,6 +24,7 @@ from engine.backends.triton.attention import (
     TritonAttentionStep,
 )
 from engine.backends.triton.decode_inputs import DecodeInputs
+from engine.backends.triton.mixed_graphs import MixedGraphs
 from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
 from engine.plan import StepPlan, Work
@@ -62,15 +63,18 @@ class DecodeGraphs:
         longest: int,
         progress: Progress,
         adapts: bool = False,
+        mixed: MixedGraphs | None = None,
     ) -> None:
         """Records batches of up to `most` sequences of up to `longest` tokens; with `adapts`, also with adapters.
 
-        `inputs` are by maximum tokens of a sequence in a step. Steps without adapters have separate recordings.
+        `inputs` are by maximum tokens of a sequence in a step. Steps without adapters have separate recordings. `mixed`
+        runs steps with chunks of prompts.
         """
         self._model = model
         self._attention = attention
         self._inputs = inputs
         self._longest = longest
+        self._mixed = mixed
         self._sizes = {each: ladder(most_with(each, most)) for each in inputs}
         self._replays: dict[tuple[int, int, bool], Replay] = {}
         memory: Any = None  # shared: two graphs never run at once
@@ -80,14 +84,21 @@ class DecodeGraphs:
             for adapted in (False, True) if adapts else (False,):
                 step = partial(self._step, size, adapted, each)
                 self._replays[size, each, adapted], memory = record(step, attention.device, memory)
+        if mixed is not None:
+            progress("recording mixed steps", 0.0)
+            mixed.record(lambda step: record(step, attention.device, memory)[0])
 
     def serves(self, plan: StepPlan) -> bool:
+        return self._serves(plan.works) or (self._mixed is not None and self._mixed.serves(plan))
+
+    def _serves(self, works: Sequence[Work]) -> bool:
         """Returns whether each work is the next token of one sample with a supported number of drafts."""
-        works = plan.works
         each = self._each(works)
         return each > 0 and len(works) <= self._sizes[each][-1] and all(_decodes(work) for work in works)
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
+        if self._mixed is not None and not self._serves(works):
+            return self._mixed.run(works, before, adapters)
         each = self._each(works)
         size = next(size for size in self._sizes[each] if size >= len(works))
         self._inputs[each].fill(works, size, before, adapters)

@@ -1,4 +1,4 @@
-"""What a CUDA graph of an 8B model's decode step would hold: launches on the device alone, as many at every length.
+"""What a CUDA graph of an 8B model's step would hold: launches on the device alone, as many at every length.
 
 Checked without a GPU: operators run on tensors without memory, and Triton's launches are noted, and do nothing.
 """
@@ -7,6 +7,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def engine() -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: None)
         patch.setattr("engine.backends.triton.attention.processors", lambda device: 132)
-        return weightless_engine("llama-3.1-8b", 20000, 64, LONGEST, guesses=3)
+        return weightless_engine("llama-3.1-8b", 20000, 64, LONGEST, guesses=3, adapters=2, mixed_tokens=256)
 
 
 def recorded(engine: Engine, rows: int, each: int = 1) -> CaptureLint:
@@ -133,9 +134,25 @@ def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:
     assert others == Counter(inputs) + Counter(["index"]), "the last puts rows into the order of the works"
 
 
+@pytest.mark.parametrize("adapted", [False, True], ids=["plain", "adapted"])
+@pytest.mark.parametrize("rows", [16, 256])
+def test_a_mixed_step_can_be_recorded(rows: int, adapted: bool, engine: Engine) -> None:
+    """With adapters a product is two launches more, and rows are sorted twice: all, and those of the last layer."""
+    assert isinstance(engine.decode_steps, DecodeGraphs) and engine.decode_steps._mixed is not None
+    with linting() as lint:
+        engine.decode_steps._mixed.step(rows, adapted)
+    lint.check()
+    kernels = Counter(name for name, *_ in lint.launches if name.startswith("_"))
+    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend": 1, "_attend_part": 1, "_join_splits": 1, "_gate": 1}
+    a_layer |= {"_join": 1} if kernels["_join"] else {}  # of keys that are split for the few tiles of a small step
+    a_layer |= {"_shrink": 4, "_expand": 4} if adapted else {}
+    expected = Counter({name: LAYERS * count for name, count in a_layer.items()}) + Counter(["_rms_norm"])
+    assert kernels == expected + Counter({"_sort": 2} if adapted else {})
+
+
 def test_a_mixed_step_is_seven_kernels_and_four_products_a_layer(engine: Engine) -> None:
     """Attention's two kernels write to one place, and nothing is launched to join what they give."""
-    executor = Executor(engine)
+    executor = Executor(replace(engine, decode_steps=None))
     decodes = [Work(n, 2000, [7], ([1] * 126,), GREEDY) for n in range(9)]
     with linting() as lint:
         executor.launch(StepPlan(0, [*decodes, Work(9, 0, [7] * 40, ([1] * 3,))]))
