@@ -15,7 +15,6 @@ from contracts.kv.spec import PayloadConversion, WireForm
 from contracts.messages.sampling import Sampling
 from engine.backends.base import Backend
 from engine.backends.reference.backend import ReferenceBackend
-from engine.backends.reference.device_codec import DeviceCodec
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.codec import bytes_of
@@ -25,7 +24,6 @@ from engine.plan import PENDING_TOKEN, BlockMove, StepPlan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import warm_up
 from tests.engine.drive import GREEDY
-from tests.engine.kv.test_codec import Arrival, send_and_land
 from tests.engine.simulated_device import CUDA, SimulatedDevice, simulated_device
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model
@@ -346,15 +344,6 @@ def test_a_landing_waits_for_moves_of_its_own_blocks_and_not_for_steps(
             worker.copy(block, 7 - block)
             worker.land([block], codec)
             assert transfers.clock[engine.name] == engine.clock[engine.name]
-
-
-@pytest.mark.parametrize("codec", ["none", "fp8"])
-def test_the_test_of_conversions_does_not_race(codec: Codec) -> None:
-    """What runs on a GPU: its tensors are written on one stream and read on another."""
-    with simulated_device() as device:
-        case = Arrival("bf16", "fp32", codec, 16, 8, [3, 1], [5, 2, 7], 0, 3, [])
-        send_and_land(DeviceCodec(), CUDA, case)
-    assert device.races == []
 
 
 @pytest.mark.parametrize(("signals", "events"), [(False, 1), (True, 3)])

@@ -93,53 +93,6 @@ def test_what_the_native_operators_do_not_know_is_torchs(
     assert run(executor, start(executor, [expected.prompt], 4), 4) == [expected.tokens]
 
 
-@pytest.mark.parametrize(
-    "variant", ["llama", "llama-biases", "llama-odd-head", "mistral-window", "qwen3", "deepseek-v3"]
-)
-def test_a_requests_bits_depend_on_its_tokens_only(variant: str, tmp_path: Path) -> None:
-    """A prompt's logits: alone, in chunks, in batches of 2 to 64 at any place, with 1 and 2 threads."""
-    directory = build_model(tmp_path / variant, VARIANTS[variant]())
-    executor = make_executor(directory, cpu_backend="native", kv_memory=16 << 20)
-    generator = torch.Generator().manual_seed(0)
-    prompt = torch.randint(320, (70,), generator=generator).tolist()
-    found: list[torch.Tensor] = []
-    inner = executor.engine.model.logits
-
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
-        result = inner(hidden)
-        found.append(result)
-        return result.clone()
-
-    executor.engine.model.logits = logits  # type: ignore[method-assign]
-
-    def run(chunk: int, batch: int = 1, place: int = 0) -> torch.Tensor:
-        """The prompt's last logits. Its neighbours' lengths and chunks are their own."""
-        first = 1 + 5 * batch
-        own = list(range(first, first + 5))[::-1]
-        for begin in range(0, 70, chunk):
-            end = min(begin + chunk, 70)
-            works = [
-                Work(number, 0, prompt[: 1 + number % 9], ([1 + 5 * number],), GREEDY) for number in range(1, batch)
-            ]
-            works.insert(place, Work(0, begin, prompt[begin:end], (own,), GREEDY))
-            executor.launch(StepPlan(begin, works))
-            executor.collect()
-        return found[-1][place]
-
-    expected = run(70)
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            for chunk in (1, 7, 64, 70):
-                assert torch.equal(run(chunk), expected), chunk
-            for batch in (2, 3, 8, 33, 64):
-                for place in (0, batch // 2, batch - 1):
-                    assert torch.equal(run(64, batch, place), expected), (batch, place)
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_operators_that_multiply_wrongly_do_not_serve(
     model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

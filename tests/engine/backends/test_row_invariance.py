@@ -19,6 +19,7 @@ from engine.plan import StepPlan
 from tests.engine.drive import Running, collect, next_plan, start
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model, make_prompts
+from tests.variants import VARIANTS
 
 NEW_TOKENS = 6
 PROMPT = 150
@@ -36,9 +37,20 @@ SMALL: dict[str, Any] = dict(
     bos_token_id=None,
     eos_token_id=None,
 )
+
+
+def of_family(variant: str) -> Any:
+    """Returns the config of a small model of a family, with this file's vocabulary."""
+    config = VARIANTS[variant]()
+    config.vocab_size = VOCABULARY
+    return config
+
+
 MODELS = {
     "dense": LlamaConfig(**SMALL),
     "experts": Qwen3MoeConfig(**SMALL, num_experts=12, num_experts_per_tok=3, moe_intermediate_size=200),
+    "windows": of_family("mistral-window"),
+    "latent vectors": of_family("deepseek-v3"),
 }
 
 

@@ -9,7 +9,6 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from engine.backends.reference.elementwise import ReferenceElementwise
 from engine.model.config import Activation
 from engine.model.rope import Rope, inverse_frequencies
 from tests.engine.backends.native.elementwise import NativeElementwise
@@ -138,19 +137,3 @@ def test_bits_do_not_depend_on_the_batch(native: ctypes.CDLL, width: int) -> Non
         part = heads[begin:end].clone()
         between.rotate(part, angles, None, shape)
         assert torch.equal(part, turned[begin:end])
-
-
-def test_both_ways_agree(native: ctypes.CDLL) -> None:
-    """With PyTorch's operators, which know the norms' and the rotation's definitions on their own."""
-    rope, heads = rope_of(22), structs.replace(attention(2, 1, 22), norm="head")
-    ours = make(native, dim=22)
-    theirs = ReferenceElementwise([rope], EPS, torch.device("cpu"), torch.float32)
-    x, weight = random(9, 44, seed=1), random(44, seed=2)
-    for found, expected in zip(ours.add_norm(x.clone(), x, weight), theirs.add_norm(x, x, weight), strict=True):
-        torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(ours.gate(x, "silu"), theirs.gate(x, "silu"))
-    positions = torch.tensor([0, 1, 5, 700])
-    left, right = random(4, 3, 22, seed=3), random(4, 3, 22, seed=3)
-    ours.rotate(left, ours.angles(positions, rope), random(3, 22, seed=4), heads)
-    theirs.rotate(right, theirs.angles(positions, rope), random(3, 22, seed=4), heads)
-    torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)

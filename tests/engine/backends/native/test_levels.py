@@ -13,8 +13,6 @@ import torch
 from engine.backends.native.linear import NativeLinear, prove
 from engine.model.config import Activation
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
-from tests.engine.backends.native.test_attention import FORMATS_TESTED, HEADS, ODD, attended
-from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
 from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
 from tests.engine.backends.native.test_elementwise import test_gate as check_gate
 from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
@@ -64,15 +62,6 @@ def test_nothing_is_read_behind_the_last_row(level: ctypes.CDLL, rows: int, inpu
     x = random(rows, inputs, seed=3, dtype=dtype)
     near = NativeLinear(level, at_a_wall(weight), at_a_wall(offset))
     assert torch.equal(near(at_a_wall(x)), NativeLinear(level, weight, offset)(x))
-
-
-@pytest.mark.parametrize(("heads", "dim"), [("9/3", 16), ("4/4", 22), ("4/4", 64), ("9/3", 128)])
-@FORMATS_TESTED
-def test_attention_equals_dense(level: ctypes.CDLL, heads: str, dim: int, dtype: torch.dtype) -> None:
-    kv_heads, shared = HEADS[heads]
-    for works in ODD.values():
-        _, error, _ = attended(level, works, kv_heads=kv_heads, shared=shared, dim=dim, window=100, dtype=dtype)
-        assert error < ATTENTION_LIMITS[dtype]
 
 
 @pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])

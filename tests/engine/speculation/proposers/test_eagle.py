@@ -137,26 +137,6 @@ def test_kv_behind_what_was_found_in_the_cache_is_that_of_the_whole_text(
     assert kv_of_head(executor, range(12, 13), 1).count_nonzero() == 0, "block 5 was never computed"
 
 
-def test_kv_behind_blocks_of_an_answer_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
-    """The next turn of a conversation finds what was decoded, with guesses right and wrong."""
-    (prompt,) = make_prompts([5], 320)
-    executor, text, step = speculating(with_head(model)), list(prompt), 0
-    proposed: tuple[int, ...] = ()
-    while len(text) < 40:
-        begin = 0 if step == 0 else len(text) - 1
-        work = Work(0, begin, [*text[begin:], *proposed], ([1, 2, 3, 4],), GREEDY, output_index=len(text) - len(prompt))
-        executor.launch(StepPlan(step, [structs.replace(work, proposed=proposed, propose=GUESSES)]))
-        result = executor.collect()
-        text += result.tokens[0]
-        proposed, step = tuple(result.proposed[0].tokens), step + 1
-    whole = speculating(with_head(model))
-    run_prompts(whole, [text], chunk=64)
-    executor.launch(StepPlan(99, [Work(7, 32, text[32:], ([1, 2, 9],), GREEDY, propose=GUESSES)]))
-    executor.collect()
-    found, known = kv_of_head(executor, range(9, 10), len(text) - 32), kv_of_head(whole, range(3, 4), len(text) - 32)
-    assert torch.equal(found, known)
-
-
 def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
     """Mixes guesses that are right, are wrong, and find no block, with steps in which nobody asks for any."""
     (prompt,) = make_prompts([5], 320)
