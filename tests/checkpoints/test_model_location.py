@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from checkpoints.model_location import CODE_PATTERNS, DESCRIPTION_PATTERNS, _bars, _wanted, directory_of, locate
+from checkpoints.model_location import (
+    CODE_PATTERNS,
+    DESCRIPTION_PATTERNS,
+    _bars,
+    _wanted,
+    directory_of,
+    downloaded,
+    locate,
+)
 from contracts.errors import ModelError
 from engine.model.weights import Checkpoint
 from tests.hub import hub_of
@@ -97,7 +105,9 @@ def test_what_is_downloaded_is_what_is_read(
     """The hub's own client asks a server for the files: none that repeats the model in another format is fetched."""
     read = SHARDED if SHARDED.items() <= weights.items() else WHOLE
     with hub_of({**DESCRIBED, **weights, **LEFT}, tmp_path, monkeypatch) as hub:
+        assert downloaded("owner/name") is None
         directory = locate("owner/name")
+        assert downloaded("owner/name") == directory and downloaded("owner/name:Q4_K_M") is None
         assert sorted(hub.fetched) == sorted({**DESCRIBED, **read})
         hub.fetched.clear()
         locate("owner/name", patterns=DESCRIPTION_PATTERNS + CODE_PATTERNS)
