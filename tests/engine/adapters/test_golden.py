@@ -145,7 +145,7 @@ def test_the_gpus_path_gives_pefts_tokens_in_recorded_and_in_mixed_steps(llama: 
     """In Triton's interpreter. Sequences join one after the other: chunks of prompts beside decodes, then decodes."""
     adapters = [build_adapter(tmp_path / f"{rank}", llama, seed=rank, r=rank) for rank in (3, 16)]
     prompts = make_prompts([3, 9, 4], 320)
-    loads = [{"load": adapted_by(adapters[0])}, {"load": adapted_by(adapters[1])}, {}]
+    loads: list[dict[str, Any]] = [{"load": adapted_by(adapters[0])}, {"load": adapted_by(adapters[1])}, {}]
     expected = [golden(llama, [prompt], 4, **load)[0] for prompt, load in zip(prompts, loads, strict=True)]
     engine = adapted_engine(llama, cpu_backend="triton", max_sequences=3, max_batch_tokens=16)
     assert engine.adapters is not None and engine.decode_steps is not None
