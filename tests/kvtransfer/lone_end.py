@@ -15,7 +15,7 @@ import msgspec
 
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
-from kvtransfer.events import Closed, Dropped, Landed, Unpinned
+from kvtransfer.events import Closed, Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from tests.kvtransfer.pair import PREFILL, Pair, until
 from tests.network import SECRET
@@ -46,9 +46,14 @@ class LoneEnd(Pair):
                     "room": (room.f_blocks * room.f_frsize, room.f_bfree * room.f_frsize),
                     "process": os.getpid(),
                 }
+            case "hold":
+                self.granting = False
             case "open":
                 self.open(number, BLOCKS, decode_address=self.address)
+            case "granted":
                 await until(lambda: not self.asking(), "no Grant comes")
+            case "asked":
+                await until(lambda: self.of(RoomWanted), "no Open comes")
             case "compute":
                 self.compute(number)
                 sender = next(link.side.handoffs[number] for link in self.outbound._links.values())
@@ -58,18 +63,18 @@ class LoneEnd(Pair):
                 await self.unpinned(number)
                 transports = {link.side.transport for link in self.outbound._links.values()}
                 return {"outcome": self.of(Closed)[-1].outcome, "over": [*transports], "bytes": self._digest(BLOCKS)}
-            case "unpinned":
-                await until(lambda: self.of(Unpinned), "the blocks stay pinned")
+            case "alone":
+                if number:
+                    await self.unpinned(number)
                 await until(lambda: not self.outbound._links, "the link stays")
+                await until(lambda: not self.inbound._sessions._by_link, "the session stays")
+                assert not self.inbound.side.next_deadline(), "a handoff is not over"
             case "landed":
                 await until(lambda: self.of(Landed), "nothing lands")
                 return {"bytes": self._digest(self.reserved[HandoffKey(PREFILL, number)])}
             case "release":
                 self.free += self.reserved.pop(HandoffKey(PREFILL, number))
                 self.in_events.clear()
-            case "dropped":
-                await until(lambda: self.of(Dropped), "the receiver holds on")
-                await until(lambda: not self.inbound._sessions._by_link, "the session stays")
         return {}
 
     def _digest(self, blocks: list[int]) -> str:

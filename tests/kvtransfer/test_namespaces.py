@@ -18,9 +18,8 @@ from infra.config.transfer import TransferConfig
 from tests.e2e.harness.host import need_root_and
 
 SHM_BYTES = 64 << 20
-CONFIG = TransferConfig(
-    kv_transport="shm", window=SHM_BYTES + (8 << 20), repeat_ms=50, verify_deadline=0.5, silence=1.0, remember=1.0
-)
+CONFIG = TransferConfig(kv_transport="shm", window=SHM_BYTES + (8 << 20))
+QUICK = msgspec.structs.replace(CONFIG, repeat_ms=50, verify_deadline=2.0, silence=2.0, remember=2.0)
 APART = ("unshare", "--pid", "--mount", "--ipc", "--fork", "--kill-child", "--mount-proc")
 MOUNTED = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && mount -t tmpfs tmpfs "$TMPDIR" && exec "$@"'
 
@@ -77,65 +76,66 @@ def both_ends(directory: Path, config: TransferConfig) -> Iterator[Ends]:
             yield sender, receiver
 
 
-@pytest.fixture
-def ends(tmp_path: Path) -> Iterator[Ends]:
-    """A sender and a receiver, which share a directory for sockets."""
+@contextmanager
+def sharing(tmp_path: Path, config: TransferConfig) -> Iterator[Ends]:
+    """Starts a sender and a receiver that share a directory for sockets."""
     need_root_and(unshare="util-linux", mount="mount")
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o700)
-    with both_ends(tmp_path, msgspec.structs.replace(CONFIG, kv_directory=str(shared))) as found:
+    with both_ends(tmp_path, msgspec.structs.replace(config, kv_directory=str(shared))) as found:
         yield found
 
 
 def handed_off(sender: Contained, number: int) -> dict[str, Any]:
     """Makes a handoff."""
-    for order in ("open", "compute"):
+    for order in ("open", "granted", "compute"):
         sender.ask(f"{order} {number}")
     return sender.ask(f"commit {number}")
 
 
 @pytest.mark.timeout(60)
-def test_kv_passes_between_containers_through_memory_larger_than_their_dev_shm(ends: Ends) -> None:
-    sender, receiver = ends
-    for number in range(4):  # until each page of the ring was used
-        sent = handed_off(sender, number)
-        landed = receiver.ask(f"landed {number}")
-        assert sent == {"outcome": "accepted", "over": ["shm"], "bytes": landed["bytes"]}
-        receiver.ask(f"release {number}")
-    for end in ends:
-        usage = end.ask("usage")
-        assert usage["process"] == 1 and usage["room"] == [SHM_BYTES, SHM_BYTES]
-        assert usage["shared"] >= CONFIG.window
+def test_kv_passes_between_containers_through_memory_larger_than_their_dev_shm(tmp_path: Path) -> None:
+    with sharing(tmp_path, CONFIG) as (sender, receiver):
+        for number in range(4):  # until each page of the ring was used
+            sent = handed_off(sender, number)
+            landed = receiver.ask(f"landed {number}")
+            assert sent == {"outcome": "accepted", "over": ["shm"], "bytes": landed["bytes"]}
+            receiver.ask(f"release {number}")
+        for end in (sender, receiver):
+            usage = end.ask("usage")
+            assert usage["process"] == 1 and usage["room"] == [SHM_BYTES, SHM_BYTES]
+            assert usage["shared"] >= CONFIG.window
+
+
+STATES = ["asked", "granted", "streaming", "accepted"]
+
+
+def brought(sender: Contained, receiver: Contained, state: str) -> None:
+    """Brings handoff 1 into a state."""
+    if state == "asked":
+        receiver.ask("hold")
+    sender.ask("open 1")
+    if state == "asked":
+        receiver.ask("asked")
+    else:
+        sender.ask("granted")
+    if state in ("streaming", "accepted"):
+        sender.ask("compute 1")
+    if state == "accepted":
+        sender.ask("commit 1")
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_killed_sender_leaves_nothing_behind(ends: Ends, streaming: bool) -> None:
-    sender, receiver = ends
-    before = receiver.ask("usage")
-    if streaming:
-        handed_off(sender, 0)
-        receiver.ask("release 0")
-    sender.ask("open 1")
-    if streaming:
-        sender.ask("compute 1")
-    sender.kill()
-    receiver.ask("dropped")
-    after = receiver.ask("usage")
-    assert after["descriptors"] <= before["descriptors"] and after["shared"] == before["shared"]
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_killed_receiver_leaves_nothing_behind(ends: Ends, streaming: bool) -> None:
-    sender, receiver = ends
-    before = sender.ask("usage")
-    sender.ask("open 1")
-    if streaming:
-        sender.ask("compute 1")
-    receiver.kill()
-    sender.ask("unpinned")
-    after = sender.ask("usage")
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("killed", ["sender", "receiver"])
+def test_an_end_that_is_killed_leaves_nothing_behind(tmp_path: Path, killed: str, state: str) -> None:
+    with sharing(tmp_path, QUICK) as (sender, receiver):
+        dying, left = (sender, receiver) if killed == "sender" else (receiver, sender)
+        before = left.ask("usage")
+        brought(sender, receiver, state)
+        dying.kill()
+        left.ask(f"alone {1 if left is sender else 0}")
+        after = left.ask("usage")
     assert after["descriptors"] <= before["descriptors"] and after["shared"] == before["shared"]
 
 
