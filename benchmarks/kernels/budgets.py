@@ -131,16 +131,16 @@ def mixture(
 BUDGETS = (
     dense(90, INT4, 1, 3.5, 8, 4),  # the stores are of scales
     dense(90, AWQ, 32, 4.5, 4, 2),
-    dense(90, MXFP4, 1, 4.6, 8, 4),
+    dense(90, MXFP4, 1, 4.1, 8, 4),
     dense(90, INT8, 1, 5.7, 2, 0),
     dense(90, FP8, 1, 7.7, 2, 0),
     dense(80, INT4, 1, 3.3, 8, 4),
     dense(80, AWQ, 32, 3.9, 4, 2),
     dense(89, INT4, 1, 3.4, 8, 4),
     dense(120, INT4, 1, 3.4, 8, 4),
-    mixture(GPT_OSS, MXFP4, 1, 16, 5.5, 2, 0),
+    mixture(GPT_OSS, MXFP4, 1, 16, 5.0, 2, 0),
     mixture(QWEN_MOE, INT4, 1, 16, 3.3, 2, 0),
-    mixture(GPT_OSS, MXFP4, 8192, 128, 5.4, 2, 0),
+    mixture(GPT_OSS, MXFP4, 8192, 128, 5.0, 2, 0),
     mixture(QWEN_MOE, INT4, 8192, 128, 6.6, 2, 0),
     # Memory brings a tile of 64 positions in some 2,200 clocks; its 32 products leave 8,800 issue slots.
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 90, 13.0, 9, 7, 4),

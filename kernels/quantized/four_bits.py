@@ -3,10 +3,13 @@
     total[o, r] += scales[g, o] sum_i v[o, i] x[r, i] + offsets[g, o] sum_i x[r, i]    over the inputs i of group g
 
 A run is 32 words of 16 bits of each output (`packed.py`). Place p of every word is a plane: 32 neighbouring inputs of
-one group. Values of codes are exact in 16 bits, so a product of tensor cores is exact but for its sums in fp32, and no
-weight is rounded. Two codes become two numbers by a few operations on a register of 32 bits: an int4 code c is the last
-digits of 2^7 + c in bf16 and of 2^10 + c in fp16; the bits of an fp4 code, moved to the place of the exponent, are its
-value times a power of two. The interpreter computes the same without assembly. The sums of x are products with 1.
+one group. Values of codes are exact in 16 bits, so products are exact but for their sums in fp32, and no weight is
+rounded. With many rows there are more sums than weights: scales then multiply weights, which are rounded to the format
+of x as a dequantized weight's are.
+
+Two codes become two numbers by a few operations on a register of 32 bits: an int4 code c is the last digits of 2^7 + c
+in bf16 and of 2^10 + c in fp16; the bits of an fp4 code, moved to the place of the exponent, are its value times a
+power of two. The interpreter computes the same without assembly. The sums of x are products with 1.
 """
 
 import torch
@@ -15,6 +18,7 @@ import triton.language as tl
 from triton import knobs
 
 from kernels.device import is_hopper
+from kernels.quantized.packed import CODE_BITS
 
 COMPILED = tl.constexpr(not knobs.runtime.interpret)
 WORDS = tl.constexpr(32)
@@ -38,22 +42,28 @@ def loads_ahead(rows: int, device: torch.device) -> bool:
 
 
 @triton.constexpr_function
+def pieces(kind: str, plane: int, place: int) -> list[tuple[int, int]]:
+    """Returns shifts to the left and masks that move a plane's codes to `place`, and the sign of fp4 to bit 15."""
+    targets = [place, place + 1, place + 2, place + 3 if kind == "int4" else 15]
+    masks: dict[int, int] = {}
+    for source, target in zip(CODE_BITS[kind][plane], targets, strict=True):
+        masks[target - source] = masks.get(target - source, 0) | 1 << target
+    return list(masks.items())
+
+
+@triton.constexpr_function
 def conversion(kind: str, plane: int, short: bool) -> str:
     """Returns assembly that makes two numbers of a plane of two words: fp16 if `short`, else bf16."""
-
-    def moved(name: str, left: int) -> str:
-        return f"{'shl' if left >= 0 else 'shr'}.b32 {name}, $1, {abs(left)};"
-
     if kind == "int4":
-        one, minus = ("0x64006400", "0xe408e408") if short else ("0x43004300", "0xc308c308")
-        made = moved("a", -4 * plane) + f"lop3.b32 a, a, 0x000f000f, {one}, 0xea;"
-        factor, term = "0x3c003c00" if short else "0x3f803f80", minus
+        place, start = 0, 0x64006400 if short else 0x43004300
+        factor, term = (0x3C003C00, 0xE408E408) if short else (0x3F803F80, 0xC308C308)
     else:
-        place, mask = (9, "0x0e000e00") if short else (6, "0x01c001c0")
-        made = moved("a", place - 4 * plane) + f"and.b32 a, a, {mask};"
-        made += moved("b", 12 - 4 * plane) + "lop3.b32 a, b, 0x80008000, a, 0xea;"
-        factor, term = "0x74007400" if short else "0x7e807e80", "0x80008000"
-    made += f"mov.b32 b, {factor}; mov.b32 c, {term}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
+        place, start = 9 if short else 6, 0
+        factor, term = 0x74007400 if short else 0x7E807E80, 0x80008000
+    made = f"mov.b32 a, {start:#x};"
+    for left, mask in pieces(kind, plane, place):
+        made += f"{'shl' if left >= 0 else 'shr'}.b32 b, $1, {abs(left)}; lop3.b32 a, b, {mask * 0x10001:#x}, a, 0xea;"
+    made += f"mov.b32 b, {factor:#x}; mov.b32 c, {term:#x}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
     return "{.reg .b32 a, b, c;" + made + "}"
 
 
@@ -64,11 +74,14 @@ def plane_values(words: tl.tensor, like: tl.tensor, PLANE: tl.constexpr, KIND: t
         asm: tl.constexpr = conversion(KIND, PLANE, like.dtype == tl.float16)
         return tl.inline_asm_elementwise(asm, "=r,r", [words], dtype=like.dtype, is_pure=True, pack=2)
     else:
-        bits = (words.to(tl.int32) >> (4 * PLANE)) & 15
+        bits = words.to(tl.int32)
         if KIND == "int4":
-            return ((bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET).to(like.dtype)
+            return ((((bits >> 4 * PLANE) & 15) | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET).to(like.dtype)
+        elif PLANE < 3:
+            code = ((bits << (16 + 3 * PLANE)) & -0x80000000) | ((bits << (16 + 3 * PLANE)) & 0x01C00000)
         else:
-            return ((((bits << 28) >> 6) & -0x7E000001).to(tl.float32, bitcast=True) * FP4_FACTOR).to(like.dtype)
+            code = ((bits << 17) & -0x80000000) | ((bits << 12) & 0x00C00000) | ((bits << 11) & 0x01000000)
+        return (code.to(tl.float32, bitcast=True) * FP4_FACTOR).to(like.dtype)
 
 
 @triton.jit
@@ -76,10 +89,10 @@ def inputs_of_step(RUNS: tl.constexpr) -> tl.constexpr:
     return RUNS * 128
 
 
-@triton.jit
-def planes_of_scale(GROUP: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
+@triton.constexpr_function
+def planes_of_scale(group: int, runs: int) -> int:
     """Returns how many neighbouring planes of a step surely belong to one group."""
-    return 4 if GROUP % inputs_of_step(RUNS) == 0 else 2 if GROUP % 64 == 0 else 1
+    return 4 if group % (128 * runs) == 0 else 2 if group % 64 == 0 else 1
 
 
 @triton.jit

@@ -3,10 +3,10 @@
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 
 A *run* is the codes of one output for 32 neighbouring inputs: 32 bytes. Where a code has 4 bits, a run is 32 words of
-16 bits for 128 inputs: word j has inputs j, j + 32, j + 64 and j + 96 in its four places from the lowest on, so that
-each place is a tile of a matrix as it is, and of one group. Runs of all outputs lie side by side, `[runs, out, 32]`,
-and so do the scales of a group: a tile of outputs is one piece of memory. A few bit operations dequantize a code
-(`steps.py`, `four_bits.py`); 8-bit codes are int8 or e4m3 as devices multiply them (`row_product.py`).
+16 bits for 128 inputs: word j has inputs j, j + 32, j + 64 and j + 96 in its four places (`CODE_BITS`), so that each
+place is a tile of a matrix as it is, and of one group. Runs of all outputs lie side by side, `[runs, out, 32]`, and so
+do the scales of a group: a tile of outputs is one piece of memory. A few bit operations dequantize a code (`steps.py`,
+`four_bits.py`); 8-bit codes are int8 or e4m3 as devices multiply them (`row_product.py`).
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,12 @@ CodeKind = Literal["int4", "fp4", "int8", "fp8"]
 RUN_BYTES = 32
 """Codes of a run, or words of four codes; groups begin at multiples of half a run or, of 4 bits, of a quarter."""
 CODES_OF_WORD = 4
+CODE_BITS = {
+    "int4": ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)),
+    "fp4": ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (10, 11, 13, 14)),
+}
+"""Where a word has the bits of its four codes, from the lowest bit on. In fp4 one shift moves the first three codes to
+the places of bf16's sign, exponent and mantissa."""
 MIN_GROUP_INPUTS = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4_VALUES = (*E2M1_VALUES, *(-value for value in E2M1_VALUES))
@@ -161,9 +167,11 @@ def _codes(values: Tensor, kind: CodeKind) -> Tensor:
     runs = tile_count(inputs, in_run(kind))
     codes = functional.pad(values.view(torch.uint8), (0, runs * in_run(kind) - inputs))
     if kind in ("int4", "fp4"):
-        places = codes.view(outputs, runs, 2, 2, RUN_BYTES)  # the pairs of a word's bytes, lowest first
-        both = places[:, :, :, 0] | places[:, :, :, 1] << 4
-        codes = both.transpose(2, 3).contiguous().view(torch.int16)
+        places = codes.view(outputs, runs, CODES_OF_WORD, RUN_BYTES).short()
+        codes = torch.zeros_like(places[:, :, 0])
+        for place, bits in enumerate(CODE_BITS[kind]):
+            for bit, target in enumerate(bits):
+                codes |= (places[:, :, place] >> bit & 1) << target
     return codes.view(outputs, runs, RUN_BYTES).transpose(0, 1)
 
 
@@ -189,7 +197,9 @@ def reference(packed: PackedWeight) -> Tensor:
     """Returns the dequantized weight `[out, in]` in fp64, with torch operators."""
     codes = packed.codes.transpose(0, 1)  # [out, runs, 32]
     if packed.in_run > RUN_BYTES:
-        codes = torch.stack([codes >> 4 * place & 15 for place in range(CODES_OF_WORD)], 2)
+        bits = [torch.stack([codes >> bit & 1 for bit in each]) for each in CODE_BITS[packed.kind]]
+        weights = torch.tensor([1, 2, 4, 8], device=codes.device).view(4, 1, 1, 1)
+        codes = torch.stack([(each * weights).sum(0) for each in bits], 2)
     codes = codes.flatten(1)[:, : packed.inputs]
     match packed.kind:
         case "int4":

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.quantized.four_bits import conversion
-from kernels.quantized.packed import FP4_VALUES, CodeKind
+from kernels.quantized.packed import CODE_BITS, FP4_VALUES, CodeKind
 
 INSTRUCTION = re.compile(r"(\w[\w.]*) ([^;]+);")
 
@@ -28,8 +28,6 @@ def executed(assembly: str, words: Tensor, dtype: torch.dtype) -> Tensor:
                 registers[target] = value(sources[0]) << int(sources[1]) & 0xFFFFFFFF
             case "shr":
                 registers[target] = value(sources[0]) >> int(sources[1])
-            case "and":
-                registers[target] = value(sources[0]) & value(sources[1])
             case "lop3":
                 assert sources[3] == "0xea", "a and b, or c"
                 registers[target] = value(sources[0]) & value(sources[1]) | value(sources[2])
@@ -59,7 +57,9 @@ def test_every_pair_of_codes_becomes_its_two_values(kind: CodeKind, plane: int, 
     places = torch.randint(0, 16, (4096, 2, 4))
     pair = torch.cartesian_prod(torch.arange(16), torch.arange(16)).repeat(16, 1)
     places[:, :, plane] = pair
-    halves = sum(places[:, :, place] << 4 * place for place in range(4))
-    assert isinstance(halves, Tensor)
+    halves = torch.zeros_like(places[:, :, 0])
+    for place, bits in enumerate(CODE_BITS[kind]):
+        for bit, target in enumerate(bits):
+            halves |= (places[:, :, place] >> bit & 1) << target
     found = executed(conversion(kind, plane, dtype == torch.float16), halves[:, 0] | halves[:, 1] << 16, dtype)
     assert found.equal(table[pair])

@@ -26,6 +26,7 @@ from tests.variants import VARIANTS
 
 DEVICE = torch.device("cuda" if visible_gpus() else "cpu")
 EXPERTS, HIDDEN, WIDTH = 3, 64, 64
+RUN_INPUTS = 128
 MLP = ExpertsMLP(experts=EXPERTS, used=2, intermediate=WIDTH, activation="clamped_swiglu", bias=True)
 
 
@@ -91,11 +92,14 @@ def test_they_give_what_their_numbers_give(name: str) -> None:
 
 
 def test_what_is_held_is_the_codes() -> None:
-    """Counts a byte for two weights, and 16 bits for the scale of 32: an eighth of fp32's bytes, and a sixty-fourth."""
+    """Counts a byte for two weights of runs of 128 inputs, of which these have half, and 16 bits for a scale of 32."""
     tensors = [expert(mxfp4, mxfp4, mxfp4) for _ in range(EXPERTS)]
     held = TritonLinears(DEVICE, torch.float32).experts(MLP, HIDDEN, iter(tensors)).held()
     numbers = 3 * EXPERTS * HIDDEN * WIDTH
-    assert sum(each.nbytes for each in held) == numbers // 2 + numbers // 32 * 2 + EXPERTS * (2 * WIDTH + HIDDEN) * 4
+    assert (
+        sum(each.nbytes for each in held)
+        == numbers // HIDDEN * RUN_INPUTS // 2 + numbers // 32 * 2 + EXPERTS * (2 * WIDTH + HIDDEN) * 4
+    )
 
 
 def test_tokens_equal_those_of_the_dequantized_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
