@@ -56,7 +56,7 @@ class PayloadSockets:
             if "shm" in self.transports:
                 raise ConfigError("--kv-transport", "shm", "this system cannot pass memory between processes")
             return
-        base = Path(config.kv_directory or tempfile.gettempdir())
+        base = Path(config.kv_directory or tempfile.gettempdir()).absolute()
         try:
             sweep(base)
             self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=base))

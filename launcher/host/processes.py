@@ -28,24 +28,26 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
 
 def described(config: UpConfig) -> Deployment:
-    config = replace(config, engine=with_absolute_paths(config.engine))
+    transfer = replace(config.transfer, kv_directory=_whole(config.transfer.kv_directory))
+    config = replace(config, engine=with_absolute_paths(config.engine), transfer=transfer)
     return describe(config, host=config.host, port=config.port, dashboard_port=config.dashboard_port)
 
 
 def with_absolute_paths(engine: EngineOptions) -> EngineOptions:
-    def whole(path: str) -> str:
-        return str(Path(path).expanduser().resolve()) if path else ""
-
     draft = Path(engine.draft_model).expanduser()
     return replace(
         engine,
-        host_kv_directory=whole(engine.host_kv_directory),
-        lora=tuple(f"{one.name}={whole(one.path)}" for one in parse_sources(engine.lora)),
-        lora_root=whole(engine.lora_root),
+        host_kv_directory=_whole(engine.host_kv_directory),
+        lora=tuple(f"{one.name}={_whole(one.path)}" for one in parse_sources(engine.lora)),
+        lora_root=_whole(engine.lora_root),
         draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,
-        medusa=whole(engine.medusa),
-        eagle=whole(engine.eagle),
+        medusa=_whole(engine.medusa),
+        eagle=_whole(engine.eagle),
     )
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).expanduser().resolve()) if path else ""
 
 
 def worker_processes(

@@ -100,10 +100,14 @@ def test_workers_are_told_everything(made: Processes, tmp_path: Path) -> None:
 
 
 def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
-    config = UpConfig(prefill=1, decode=1, device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
+    transfer = TransferOptions(kv_directory="sockets")
+    config = UpConfig(
+        prefill=1, decode=1, device="cpu", engine=EngineOptions(host_kv_directory="blocks"), transfer=transfer
+    )
     worker = Processes(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()[0]
-    there = parse(WorkerConfig, options(worker), "prefill_service").engine.host_kv_directory
-    assert there == str(Path("blocks").resolve())
+    told = parse(WorkerConfig, options(worker), "prefill_service")
+    assert told.engine.host_kv_directory == str(Path("blocks").resolve())
+    assert told.transfer.kv_directory == str(Path("sockets").resolve())
 
 
 def test_the_gateway_and_the_dashboard_are_told_everything(made: Processes) -> None:
