@@ -285,12 +285,17 @@ class Executor:
         """
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
-        observed = self._on_layer is not None or self._follower is not None
+        follower = self._follower
+        observed = self._on_layer is not None or (follower is not None and follower.stores(plan))
         if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
             hidden = engine.decode_steps.run(plan.works, self._before, adapters)
             if self._proposer is not None:  # read at collection, perhaps during the next step
                 hidden = hidden.clone()
             engine.pool.all_written()
+            if follower is not None and follower.reads(plan):
+                follower.note(plan, hidden)
+            elif follower is not None:
+                follower.skip(plan)
             return hidden, engine.model.logits(hidden) if len(hidden) else hidden, None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
@@ -303,18 +308,20 @@ class Executor:
         return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
     def _states(self, plan: StepPlan, batch: Batch) -> Tensor:
-        model, step = self.engine.model, self.engine.attention.begin(batch)
+        model, step, follower = self.engine.model, self.engine.attention.begin(batch), self._follower
 
         def stored(layer: int) -> None:
             self._stored(plan, layer)
 
-        if self._follower is None or not self._follower.reads(plan):
-            if self._follower is not None:
-                self._follower.skip(batch)
+        if follower is None or not follower.reads(plan):
+            if follower is not None:
+                follower.skip(plan)
             return model.forward(batch, step, stored)
         every = torch.arange(len(batch.token_ids), device=self._device)
         states = model.forward(replace(batch, logit_rows=every), step, stored)
-        self._follower.follow(plan, batch, states, step, stored)
+        if follower.stores(plan):
+            follower.store(plan, batch, states, step, stored)
+        follower.note(plan, states)
         return states[batch.logit_rows]
 
     def _stored(self, plan: StepPlan, layer: int) -> None:

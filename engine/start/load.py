@@ -137,8 +137,8 @@ def _record_decode_steps(
     config: EngineConfig, loaded: LoadedModel, model_config: TextModel, pool: KVPool, progress: Progress
 ) -> DecodeSteps | None:
     """Returns the recorded decode steps; None if they are off, or a model's steps cannot be recorded."""
-    if config.decode_graphs != "on" or not loaded.is_ours or loaded.head is not None:
-        return None  # an EAGLE head reads states, which recorded steps do not give
+    if config.decode_graphs != "on" or not loaded.is_ours:
+        return None
     max_sequences = min(config.max_sequences, config.max_batch_tokens)
     draft_tokens = 0 if proposing(config) == "none" else config.speculative_tokens or MAX_RECORDED_DRAFT_TOKENS
     with torch.inference_mode(), device_errors():

@@ -2,7 +2,7 @@
 
 The head's KV is that of an additional layer. The entry for position t depends on token t and on the previous state f(t
 - 1). A block's KV therefore depends only on its own and earlier tokens, as in every layer, so prefix cache, handoff,
-host tier and block copies need no special case. A step stores the head's KV of all its tokens (`follow`) beside the
+host tier and block copies need no special case. A step stores the head's KV of all its tokens (`store`) beside the
 model's. For the first token of a chunk, f(t - 1) comes from the previous step (`kept_states.py`), from a handoff, or
 from the cached block before it (`block_states.py`). If that block was computed on another worker or too long ago, the
 state is unknown, and this one token has a key and a value of 0.
@@ -52,7 +52,7 @@ class _Followed:
 
 
 class EagleProposer:
-    """Implements `ModelProposer`; the executor calls `follow` for each step."""
+    """Implements `KVProposer`."""
 
     def __init__(
         self, head: EagleHead[Any], backend: Backend[Any, Any], pool: KVPool, attention: Attention[Any], most: int
@@ -72,22 +72,26 @@ class EagleProposer:
         """Returns False for a step of decodes only in which no work wants draft tokens."""
         return any(_asks(work) or not _decodes(work) for work in plan.works)
 
-    def skip(self, batch: Batch) -> None:
-        fresh = batch.groups[self._group].fresh_blocks
-        if len(fresh):
-            self._pool.layers[-1][fresh] = 0
+    def stores(self, plan: StepPlan) -> bool:
+        going = [work for work in plan.works if _asks(work)]
+        return self.reads(plan) and not (all(map(_decodes, plan.works)) and self._kept.have(going))
 
-    def follow(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
-        """Stores the head's KV of a step's tokens, whose normed states are `states` `[tokens, hidden]`."""
-        begins = (np.cumsum(batch.query_lengths) - batch.query_lengths).tolist()
+    def skip(self, plan: StepPlan) -> None:
+        fresh: list[int] = []
+        for work in plan.works:
+            first, end = (-(-place // self._block) for place in (work.start, work.start + len(work.token_ids)))
+            fresh += work.blocks[self._group][first:end]
+        if fresh:
+            self._pool.layers[-1][to_device(np.array(fresh), self._backend.device)] = 0
+
+    def note(self, plan: StepPlan, states: Tensor) -> None:
+        lengths = [len(work.token_ids) for work in plan.works]
+        begins = (np.cumsum(lengths) - lengths).tolist()
         asking = {
             index: (structs.replace(work, blocks=tuple(map(list, work.blocks))), begins[index])
             for index, work in enumerate(plan.works)
             if _asks(work)
         }
-        going = [work for work, _ in asking.values()]
-        if not all(map(_decodes, plan.works)) or not self._kept.have(going):
-            self._store(plan, batch, states, step, stored)
         others = [index for index in range(len(plan.works)) if index not in asking]
         self._keep([plan.works[index] for index in others], [begins[index] for index in others], states)
         ends = [
@@ -99,7 +103,7 @@ class EagleProposer:
         if asking:
             self._followed.append(_Followed(plan.step, states, asking))
 
-    def _store(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
+    def store(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         first = batch.query_start
         before = torch.empty_like(states)
         before[1:] = states[:-1]

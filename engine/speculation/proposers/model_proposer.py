@@ -26,16 +26,24 @@ class KVProposer(ModelProposer, Protocol):
     """A proposer with its own KV after that of the model's layers, which every step has to store."""
 
     def reads(self, plan: StepPlan) -> bool:
-        """Returns whether the proposer stores KV in this step. If True `follow` is called, else `skip`."""
+        """Returns whether the proposer needs this step's states. If True `note` is called, else `skip`."""
         ...
 
-    def skip(self, batch: Batch) -> None:
+    def stores(self, plan: StepPlan) -> bool:
+        """Returns whether the proposer computes its own KV within this step, by `store`."""
+        ...
+
+    def skip(self, plan: StepPlan) -> None:
         """Clears the new blocks of a step whose KV is not stored."""
         ...
 
-    def follow(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
+    def store(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         """Stores the KV of a step's tokens, with normed states `[tokens, hidden]`, after the model's own KV.
 
         `stored` is called with the index of each layer whose KV is stored.
         """
+        ...
+
+    def note(self, plan: StepPlan, states: Tensor) -> None:
+        """Keeps what later steps need of the normed `states` `[tokens, hidden]` of a step's tokens."""
         ...

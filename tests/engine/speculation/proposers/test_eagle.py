@@ -78,7 +78,7 @@ def test_guesses_are_those_of_the_published_head(backend: str, model: Path, head
         assert guessed == guesses(model, head, prompt + token, GUESSES)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
 def test_guesses_behind_verified_ones_are_those_of_the_text(backend: str, model: Path, head: ReferenceHead) -> None:
     """Gets two of three proposals right: the next guesses go on from the token that was drawn in place of the third."""
     executor = speculating(with_head(model, cpu_backend=backend))
@@ -93,7 +93,10 @@ def test_guesses_behind_verified_ones_are_those_of_the_text(backend: str, model:
     wrong = (coming[2] + 1) % 320
     proposed = (*coming[:2], wrong)
     work = Work(0, 21, [text[-1], *proposed], blocks, GREEDY, output_index=1, proposed=proposed, propose=GUESSES)
-    executor.launch(StepPlan(9, [work]))
+    plan, engine = StepPlan(9, [work]), executor.engine
+    assert engine.follower is not None and not engine.follower.stores(plan), "so the step may be recorded"
+    assert (engine.decode_steps is not None and engine.decode_steps.serves(plan)) == (backend == "triton")
+    executor.launch(plan)
     result = executor.collect()
     assert result.tokens == [coming[:3]]
     assert result.proposed[0].tokens == guesses(model, head, text + coming[:3], GUESSES)
@@ -137,13 +140,14 @@ def test_kv_behind_what_was_found_in_the_cache_is_that_of_the_whole_text(
     assert kv_of_head(executor, range(12, 13), 1).count_nonzero() == 0, "block 5 was never computed"
 
 
-def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
+@pytest.mark.parametrize("backend", ["native", "triton"])
+def test_kv_of_what_was_decoded_is_that_of_the_whole_text(backend: str, model: Path, head: ReferenceHead) -> None:
     """Mixes guesses that are right, are wrong, and find no block, with steps in which nobody asks for any."""
     (prompt,) = make_prompts([5], 320)
     plain = Executor(make_engine(model))
     (running,) = start(plain, [prompt], 50)
     (coming,) = run(plain, [running], 50)
-    executor, table, text = speculating(with_head(model)), list(range(1, 7)), list(prompt)
+    executor, table, text = speculating(with_head(model, cpu_backend=backend)), list(range(1, 7)), list(prompt)
     lengths: set[int] = set()
     for step in range(50):
         begin = 0 if step == 0 else len(text) - 1
@@ -156,13 +160,15 @@ def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: Ref
         result = executor.collect()
         text += result.tokens[0]
         lengths.add(len(result.proposed.get(0, NO_PROPOSAL).tokens))
-        if len(text) > 48:
+        if len(text) > (48 if backend == "native" else 32):
             break
     assert text == [*prompt, *coming][: len(text)] and {0, GUESSES} < lengths
-    whole = speculating(with_head(model))
+    whole = speculating(with_head(model, cpu_backend=backend))
     run_prompts(whole, [text], chunk=64)
     # What stands at the newest tokens is stored by the steps to come.
-    assert torch.equal(*(kv_of_head(each, range(1, 5), len(text) - 1) for each in (executor, whole)))
+    found, expected = (kv_of_head(each, range(1, 5), len(text) - 1) for each in (executor, whole))
+    tolerance = 0.0 if backend == "native" else 1e-5  # whose sums have an order of their own for each number of rows
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_what_is_decoded_while_nobody_asks_has_keys_and_values_of_zero(model: Path, head: ReferenceHead) -> None:
