@@ -130,3 +130,24 @@ def kept_texts(blocks: BlockManager, *texts: list[int], salt: str = "") -> None:
         text = Text(blocks, tokens, salt)
         text.begin()
         text.end()
+
+
+def twice(blocks: BlockManager, tokens: list[int]) -> tuple[Text, Text]:
+    """Makes two sequences that compute the same text at once: the cache knows the blocks of the first."""
+    first, second = Text(blocks, tokens), Text(blocks, tokens)
+    first.begin()
+    second.begin()
+    first.register()
+    return first, second
+
+
+def test_a_block_that_a_fork_has_too_is_not_exchanged() -> None:
+    blocks = one_group(20)
+    first, second = twice(blocks, list(range(8)))
+    second.tokens = list(range(12))
+    blocks.grow(second.tables, 12)
+    fork = blocks.fork(second.tables)
+    second.end()  # its third block would go on from the first's second, which the fork does not hold
+    first.end()
+    blocks.check_invariants([fork])
+    assert Text(blocks, list(range(12))).found().tokens == 8
