@@ -112,7 +112,7 @@ def _lighten() -> None:
     join_columns: Any = torch.cat
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return torch.empty((len(x), len(weight)), dtype=x.dtype, device=META)
+        return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=META)
 
     def new_empty(like: Tensor, size: Sequence[int] | int, dtype: torch.dtype | None = None) -> Tensor:
         return torch.empty(size, dtype=dtype or like.dtype, device=META)

@@ -82,7 +82,7 @@ def adapt(
     Example: x `[32, 4096]`, y `[32, 6144]`, parts of 4096, 1024 and 1024 outputs.
     """
     tiles, shrunk = rows.tiles, rows.shrunk
-    count, inputs, outputs = len(tiles.owners), x.shape[1], y.shape[1]
+    count, inputs, outputs = tiles.owners.shape[0], x.shape[1], y.shape[1]
     assert x.is_contiguous() and y.is_contiguous() and x.shape[0] == y.shape[0] and x.dtype == y.dtype
     assert table.shape[1] > len(parts) and table.shape[2] == WORDS_PER_MATRIX and table.is_contiguous()
     if not count:

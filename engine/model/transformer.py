@@ -134,7 +134,7 @@ class OperatorLayers(Generic[Step]):
             if last and not len(batch.logit_rows):
                 return hidden[:0]
             attended = self._attend(layer, index, queries, turns, step).flatten(1)
-            if last and len(batch.logit_rows) < len(hidden):  # else it is every row, in order
+            if last and batch.logit_rows.shape[0] < hidden.shape[0]:  # else it is every row, in order
                 hidden, attended = hidden[batch.logit_rows], attended[batch.logit_rows]
             change = self._post(layer.attention.output(attended), layer.attention_post_norm)
             hidden, change = self._mlp(layer, hidden, change)
@@ -172,7 +172,7 @@ class OperatorLayers(Generic[Step]):
             norms = weights.query_norm, weights.norm
             return self._between.store_latents(product, angles, *norms, step, index, attention)
         attention = heads_of(layer.config)
-        heads = product.view(len(product), -1, attention.head_dim)
+        heads = product.view(product.shape[0], -1, attention.head_dim)
         return self._between.rotate_and_store(heads, angles, weights.query_key_norm, step, index, attention)
 
     def _attend(

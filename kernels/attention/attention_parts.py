@@ -144,7 +144,7 @@ def join_splits(
     """
     _, heads, dim = output.shape
     most = 1 if multi_query is None else multi_query.most
-    _join_splits[(heads, len(starts) - 1, most)](
+    _join_splits[(heads, starts.shape[0] - 1, most)](
         parts,
         sums,
         starts,

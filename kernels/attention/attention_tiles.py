@@ -125,7 +125,7 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     assert kv_format or (pool.shape[4] == dim and pool.dtype == queries.dtype)
     assert not unsupported(queries.dtype, dim, block, shared)
     assert queries.stride()[1:] == (dim, 1)
-    assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
+    assert block_tables.stride(1) == 1 and block_tables.shape[0] == kv_lengths.shape[0] and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
     return HeadShape(queries.dtype, kv_heads, shared, dim, block, kv_format)
 

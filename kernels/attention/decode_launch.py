@@ -62,7 +62,7 @@ def decode_launch(
 
     Tensors that a kernel does not read are replaced by others of the right type.
     """
-    works = len(kv_lengths)
+    works = kv_lengths.shape[0]
     programs, parts, sums = works, output, output
     owners = starts = row_starts = row_counts = tree_mask = kv_lengths
     if multi_query is not None:
@@ -76,7 +76,7 @@ def decode_launch(
         owners, starts = split.owners, split.starts
         assert owners.dtype == starts.dtype == torch.int32 and starts.shape == (works + 1,)
         assert owners.is_contiguous() and starts.is_contiguous()
-        programs = len(owners)
+        programs = owners.shape[0]
         parts = queries.new_empty((programs * most, *output.shape[1:]), dtype=torch.float32)
         sums = parts.new_empty(parts.shape[:-1])
     memory, scales = views_of(pool)

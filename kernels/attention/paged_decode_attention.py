@@ -97,8 +97,8 @@ def paged_decode_attention(
     `[2, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, kv_lengths `[37, 5]`.
     """
     shape = checked(queries, pool, block_tables, kv_lengths, sinks)
-    works = len(kv_lengths)
-    assert multi_query is not None or len(queries) == works
+    works = kv_lengths.shape[0]
+    assert multi_query is not None or queries.shape[0] == works
     output = result_of(queries, output)
     if not works:
         return output

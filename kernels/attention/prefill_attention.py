@@ -104,7 +104,7 @@ def prefill_attention(
     kv_lengths `[37, 3]`, longest 5.
     """
     shape = checked(queries, pool, block_tables, kv_lengths, sinks)
-    tokens, works = len(queries), len(kv_lengths)
+    tokens, works = queries.shape[0], kv_lengths.shape[0]
     assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
     output = result_of(queries, output)
     if not tokens:

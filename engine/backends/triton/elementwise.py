@@ -49,7 +49,7 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
     def norm_and_multiply(
         self, hidden: Tensor, change: Tensor | None, weight: Tensor | None, linear: Linear
     ) -> tuple[Tensor, Tensor]:
-        packed, form = _quantizing(linear, len(hidden))
+        packed, form = _quantizing(linear, hidden.shape[0])
         if packed is None or form is None or weight is None:
             return super().norm_and_multiply(hidden, change, weight, linear)
         rows = norm_rows(hidden, change, weight, self._eps, form)
@@ -103,7 +103,7 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
         return gate(gate_up, activation)
 
     def gate_and_multiply(self, gate_up: Tensor, activation: Activation, linear: Linear) -> Tensor:
-        packed, form = _quantizing(linear, len(gate_up))
+        packed, form = _quantizing(linear, gate_up.shape[0])
         if packed is None or form is None:
             return super().gate_and_multiply(gate_up, activation, linear)
         rows = gate_rows(gate_up, activation, form)
