@@ -23,6 +23,7 @@ class GpuRates(Struct, frozen=True):
 
 
 A100 = GpuRates(80e9, 2.04e12, 312e12, 108, 1.41e9, 80)
+A100_40GB = GpuRates(40e9, 1.555e12, 312e12, 108, 1.41e9, 80)
 GPU_RATES = {
     "B200": GpuRates(180e9, 8.0e12, 2250e12, 148, 1.97e9, 100),
     "H200": GpuRates(141e9, 4.8e12, 989e12, 132, 1.83e9, 90),
@@ -30,6 +31,8 @@ GPU_RATES = {
     "H100 NVL": GpuRates(94e9, 3.9e12, 835e12, 132, 1.79e9, 90),
     "H100 PCIe": GpuRates(80e9, 2.0e12, 756e12, 114, 1.76e9, 90),
     "A100": A100,
+    "A100 SXM4 40GB": A100_40GB,
+    "A100 PCIE 40GB": A100_40GB,
     "A40": GpuRates(48e9, 0.696e12, 150e12, 84, 1.74e9, 86),
     "A10": GpuRates(24e9, 0.6e12, 125e12, 72, 1.7e9, 86),
     "A10G": GpuRates(24e9, 0.6e12, 70e12, 80, 1.71e9, 86),
