@@ -43,9 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spares the tests' garbage collections the objects that were made so far, which all stay."""
+    """Garbage collections begin with the tests."""
     gc.enable()
-    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,7 @@
 """A faster Triton interpreter: what it looks up or computes anew for every operation is kept."""
 
 import inspect
+import math
 from typing import Any
 
 from triton import language as tl
@@ -8,7 +9,7 @@ from triton.runtime import interpreter
 
 
 def keep_lookups() -> None:
-    """Makes the interpreter look up Triton's builtins, NumPy's types and the types of shapes once for a process."""
+    """Makes the interpreter find Triton's builtins, NumPy's types, types and shapes of blocks once for a process."""
     packages = (tl, tl.core, tl.tensor, tl.math, tl.core.tensor_descriptor_base)
     builtins = {
         package: [(name, member) for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)]
@@ -38,6 +39,30 @@ def keep_lookups() -> None:
             shape_types[key] = type_for_tuple(values)
         return shape_types[key]
 
+    make_block_type = tl.block_type.__init__
+    block_types: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def init_block_type(self: Any, element_type: Any, shape: Any) -> None:
+        plain = type(element_type) is tl.dtype and all(type(size) is int for size in shape)
+        key = (id(element_type), *shape) if plain else ()
+        if key not in block_types:
+            make_block_type(self, element_type, shape)
+            if not key:
+                return
+            block_types[key] = vars(self).copy()  # it holds the element's type, so that no other gets its id
+        vars(self).update(block_types[key])
+
+    shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def init_tensor(self: Any, handle: Any, of_type: Any) -> None:
+        shape = of_type.shape if of_type.is_block() else ()
+        if shape not in shapes:
+            shapes[shape] = (tl.constexpr(math.prod(shape)), tl.tuple([tl.constexpr(size) for size in shape]))
+        self.numel, self.shape = shapes[shape]
+        self.handle, self.type, self.dtype = handle, of_type, of_type.scalar
+
+    tl.block_type.__init__ = init_block_type
+    tl.tensor.__init__ = init_tensor
     tl.core._type_for_tuple_values = type_for_values
     interpreter._patch_builtin = patch_builtins
     interpreter._get_np_dtype = np_type
