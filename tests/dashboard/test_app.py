@@ -1,6 +1,5 @@
 """The page's states, run by Streamlit's own test harness against a real server."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -47,14 +46,6 @@ def test_no_workers(app: AppTest) -> None:
     assert "Send 20 requests" not in [button.label for button in app.button]
 
 
-def test_nothing_to_show_yet(app: AppTest, redis_url: str) -> None:
-    register(redis_url, worker(), worker(DECODE), gateway())
-    app.run()
-    assert not app.exception and not app.info and not app.error
-    assert "Send 20 requests" in [button.label for button in app.button]
-    assert "no request yet" in html(app) and ">1P1D<" in html(app)
-
-
 def test_the_page_shows_what_the_gateway_judged(app: AppTest, redis_url: str) -> None:
     """The page has no objective of its own: 11 of 12 requests were within theirs, whatever the deployment's is."""
     register(redis_url, worker(), worker(DECODE), gateway(refused={"rate_limit_exceeded": 3}))
@@ -79,16 +70,3 @@ def test_redis_away() -> None:
     ]
     open_source(url).close()
     open_source.clear()
-
-
-def test_no_gateway_to_ask(app: AppTest, redis_url: str) -> None:
-    register(redis_url, worker(), gateway())
-    app.run()
-    next(button for button in app.button if button.label == "Send 20 requests").click().run()
-    volley = app.session_state["volley"]
-    deadline = time.monotonic() + TIMEOUT
-    while volley.running:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    app.run()
-    assert "20 of 20 requests failed: http://127.0.0.1:1 cannot be reached: " in app.warning[0].value

@@ -138,27 +138,3 @@ def test_no_tool_is_called_where_none_is_needed(client: openai.OpenAI) -> None:
         )
         message = answer.choices[0].message
         assert message.content == "Owls eat mice and insects." and not message.tool_calls
-
-
-def test_a_call_has_the_arguments_of_its_schema_where_the_model_would_name_others(client: openai.OpenAI) -> None:
-    """Alone, it writes `location`, which is the other tool's."""
-    tools: Any = [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                **described,
-                "parameters": {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]},
-            },
-        }
-        for name, described, key in [
-            ("show_weather", {"description": "Look up the current weather conditions in a city."}, "place"),
-            ("get_time", {}, "location"),
-        ]
-    ]
-    chat: Any = [{"role": "user", "content": "Tell me the weather in Waigoond."}]
-    model = client.models.list().data[0].id
-    answer = client.chat.completions.create(model=model, messages=chat, tools=tools, temperature=0, max_tokens=TOKENS)
-    (call,) = answer.choices[0].message.tool_calls or []
-    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
-    assert (call.function.name, json.loads(call.function.arguments)) == ("show_weather", {"place": "Waigoond"})

@@ -1,10 +1,9 @@
 """Lists what agent frameworks and chat pages send, with fields that change nothing."""
 
-import json
 from typing import Any
 
 from tests.e2e.asked.asked import Asked, anything, ends_with_usage
-from tests.e2e.asked.bodies import EACH, FORM, HELLO, PERSON, SYSTEM, TOOL, USAGE, chat, completion, is_person
+from tests.e2e.asked.bodies import FORM, HELLO, PERSON, SYSTEM, TOOL, USAGE, chat, completion, is_person
 
 NULLS: dict[str, Any] = dict.fromkeys(
     [
@@ -38,42 +37,8 @@ FRAMEWORKS: list[Asked] = [
         max_completion_tokens=8,
         without=("max_tokens",),
     ),
-    chat("structured output, streamed", is_person, response_format=FORM, max_tokens=60, stream=True),
-    chat(
-        "a form that is not strict",
-        is_person,
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "person", "schema": PERSON, "description": "A person", "strict": False},
-        },
-        max_tokens=60,
-    ),
-    chat(
-        "pydantic-ai",
-        lambda got: got.calls[0][0] == "final_result",
-        [SYSTEM, *HELLO],
-        tools=[
-            {
-                "type": "function",
-                "function": {
-                    "name": "final_result",
-                    "description": "The final response",
-                    "parameters": PERSON,
-                    "strict": True,
-                },
-            }
-        ],
-        tool_choice="required",
-        max_tokens=80,
-    ),
     chat(
         "Open WebUI", anything, stream=True, stream_options=USAGE, metadata={"task": "title"}, chat_template_kwargs={}
-    ),
-    chat(
-        "aider",
-        anything,
-        [{"role": "system", "content": "Act as an expert."}, *HELLO, {"role": "assistant", "content": "Ok."}, *HELLO],
-        stream=True,
     ),
     chat("Continue", stream=True, stop=["\n\n", "<|end|>"], top_p=1, presence_penalty=0, frequency_penalty=0),
     chat(
@@ -114,13 +79,6 @@ FRAMEWORKS: list[Asked] = [
             "structural_tag": None,
         },
     ),
-    chat(
-        "a backend of vLLM's",
-        is_person,
-        guided_json=json.dumps(PERSON),
-        guided_decoding_backend="xgrammar",
-        max_tokens=60,
-    ),
     chat("SGLang's defaults", separate_reasoning=True, stream_reasoning=True, regex=None, ebnf=None, lora_path=None),
     chat("null in every field", **NULLS),
     completion(
@@ -134,6 +92,4 @@ FRAMEWORKS: list[Asked] = [
         suffix="",
         stream=True,
     ),
-    chat("empty lists", stop=[], tools=[], bad_words=[], stop_token_ids=[], chat_template_kwargs={}),
-    chat("two limits that are one", max_completion_tokens=8, stream=True, stream_options=EACH),
 ]

@@ -1,7 +1,7 @@
 """Lists requests to Anthropic's API, as its package and agents send them."""
 
-from tests.e2e.asked.asked import Asked, Got, anything
-from tests.e2e.asked.bodies import ASK, CACHED, FUNCTION, HELLO, MODEL, WEATHER, message
+from tests.e2e.asked.asked import Asked, Got
+from tests.e2e.asked.bodies import ASK, FUNCTION, HELLO, MODEL, WEATHER, message
 
 CLAUDE_TOOL = {"name": "get_weather", "description": FUNCTION["description"], "input_schema": WEATHER}
 
@@ -16,20 +16,6 @@ MESSAGES: list[Asked] = [
         "a message, streamed",
         lambda got: got.types[0] == "message_start" and got.types[-2:] == ["message_delta", "message_stop"],
         stream=True,
-    ),
-    message(
-        "a system of blocks",
-        messages=[{"role": "user", "content": [CACHED]}],
-        system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "5m"}}],
-        metadata={"user_id": "u"},
-    ),
-    message(
-        "a tool of a message",
-        lambda got: got.whole["stop_reason"] == "tool_use" and has_block(got, "tool_use"),
-        ASK,
-        tools=[CLAUDE_TOOL],
-        tool_choice={"type": "any", "disable_parallel_tool_use": True},
-        max_tokens=80,
     ),
     message(
         "a tool of a message, streamed",
@@ -68,33 +54,6 @@ MESSAGES: list[Asked] = [
             "authorization": "Bearer k",
         },
     ),
-    message(
-        "a tool's result",
-        anything,
-        [
-            *ASK,
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "thinking", "thinking": "Hm.", "signature": "unsigned"},
-                    {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo"}},
-                ],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {
-                        "type": "tool_result",
-                        "tool_use_id": "toolu_1",
-                        "content": [{"type": "text", "text": "Sunny"}],
-                        "is_error": False,
-                        "cache_control": {"type": "ephemeral"},
-                    }
-                ],
-            },
-        ],
-        tools=[CLAUDE_TOOL],
-    ),
     Asked(
         "count of a message",
         "/v1/messages/count_tokens?beta=true",
@@ -106,30 +65,5 @@ MESSAGES: list[Asked] = [
             "thinking": {"type": "enabled", "budget_tokens": 1024},
         },
         lambda got: got.whole["input_tokens"] > 5,
-    ),
-    message(
-        "nothing in every field of a message",
-        system=[],
-        tools=[],
-        stop_sequences=[],
-        top_p=1.0,
-        temperature=0,
-        mcp_servers=[],
-        container=None,
-        thinking=None,
-        tool_choice=None,
-    ),
-    message(
-        "a tool of a type",
-        messages=ASK,
-        tools=[{"type": "custom", **CLAUDE_TOOL, "eager_input_streaming": True}],
-        tool_choice={"type": "auto"},
-        stream=True,
-    ),
-    message(
-        "an edited context",
-        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        thinking={"type": "adaptive"},
-        output_config={"effort": "high"},
     ),
 ]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.e2e.asked.asked import Asked, anything
-from tests.e2e.asked.bodies import ASK, FUNCTION, HELLO, response
+from tests.e2e.asked.bodies import ASK, FUNCTION, response
 
 FLAT = {"type": "function", **FUNCTION, "strict": True}
 NULLS: dict[str, Any] = dict.fromkeys(
@@ -52,14 +52,6 @@ RESPONSES: list[Asked] = [
         reasoning={"effort": None, "summary": None},
     ),
     response(
-        "a function",
-        lambda got: got.whole["output"][-1]["name"] == "get_weather",
-        ASK,
-        tools=[FLAT],
-        tool_choice="required",
-        max_output_tokens=80,
-    ),
-    response(
         "a function, named and streamed",
         lambda got: "response.function_call_arguments.done" in got.types,
         ASK,
@@ -67,23 +59,6 @@ RESPONSES: list[Asked] = [
         tool_choice={"type": "function", "name": "get_weather"},
         stream=True,
         max_output_tokens=80,
-    ),
-    response(
-        "a function's result",
-        anything,
-        [
-            *ASK,
-            {
-                "type": "function_call",
-                "id": "fc_1",
-                "call_id": "call_1",
-                "name": "get_weather",
-                "arguments": "{}",
-                "status": "completed",
-            },
-            {"type": "function_call_output", "call_id": "call_1", "output": "Sunny"},
-        ],
-        tools=[FLAT],
     ),
     response(
         "Codex",
@@ -101,28 +76,6 @@ RESPONSES: list[Asked] = [
         tools=[FLAT],
         reasoning=None,
         instructions="Be brief.",
-    ),
-    response(
-        "an earlier answer, as it came",
-        given=[
-            *HELLO,
-            {
-                "id": "msg_1",
-                "type": "message",
-                "role": "assistant",
-                "status": "completed",
-                "content": [{"type": "output_text", "text": "Hi!", "annotations": [], "logprobs": []}],
-            },
-            {
-                "id": "rs_1",
-                "type": "reasoning",
-                "summary": [],
-                "content": None,
-                "encrypted_content": None,
-                "status": None,
-            },
-            *HELLO,
-        ],
     ),
     response("null in every field of a response", **NULLS),
 ]

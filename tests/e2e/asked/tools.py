@@ -18,7 +18,6 @@ TOOLS: list[Asked] = [
         stream=True,
         max_tokens=60,
     ),
-    chat("tools null", tools=None, tool_choice=None, parallel_tool_calls=None, response_format=None, functions=None),
     chat("no tools", tools=[]),
     chat(
         "a tool without parameters",
@@ -34,16 +33,6 @@ TOOLS: list[Asked] = [
                 "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "int"}}}},
             }
         ],
-    ),
-    chat(
-        "a call and its result",
-        lambda got: got.texts[0],
-        [
-            *ASK,
-            {"role": "assistant", "content": None, "tool_calls": [CALL]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "Sunny"},
-        ],
-        tools=[TOOL],
     ),
     chat(
         "a call back as the SDK dumps it",

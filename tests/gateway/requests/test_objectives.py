@@ -52,17 +52,3 @@ async def test_who_wants_what_cannot_be_now_stops_nobody(serve: Serve, caller: s
         assert "2 ms is the fastest" in error["message"] and "every 1 ms" in error["message"]
     held.cancel()
     await asyncio.gather(held, return_exceptions=True)
-
-
-async def test_what_no_step_has_ever_given_is_refused_without_waiting(serve: Serve) -> None:
-    running = await serve("prefill", "decode")
-    await costing(running, SHOWN)
-    refusal = await chat(running, STRICT)
-    assert refusal.status_code == 429 and "every 1 ms" in refusal.json()["error"]["message"]
-    assert float(refusal.headers["retry-after"]) >= 1 and not await running.jobs()
-
-
-async def test_an_idle_worker_that_has_run_nothing_takes_what_its_start_would_refuse(serve: Serve) -> None:
-    running = await serve("prefill", "decode", slo="ttft=500ms,tpot=20ms")
-    await costing(running, StepCosts(step=0.05, prompt_token=0.1, sequence=0.002))
-    assert (await chat(running, {})).status_code == 200

@@ -175,19 +175,6 @@ async def test_a_worker_that_has_left_costs_no_sample(serve: Serve) -> None:
     assert loads(running) == [0, 0, 0]
 
 
-async def test_samples_that_end_while_their_job_is_added(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = await serve("prefill", "decode", request_timeout=0.2)
-
-    async def add_job(*_: Any) -> Ticket:
-        await until(lambda: len(running.gateway.requests) == 0, "the deadline")
-        raise StoreUnavailable("away")
-
-    monkeypatch.setattr(dispatch, "add_job", add_job)
-    answer = await running.chat(n=3)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
-    assert loads(running) == [0, 0]
-
-
 async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The samples are on their way elsewhere when it turns out that the job could not be added."""
     running = await serve("prefill", "decode", "prefill")

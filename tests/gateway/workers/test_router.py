@@ -94,20 +94,6 @@ def test_what_is_not_usable_is_skipped() -> None:
     assert pick(Router(), workers, 10) is None
 
 
-def test_pairs_share_what_their_kv_means() -> None:
-    workers = [
-        worker("p1", "prefill", fingerprint="a"),
-        worker("d1", "decode", fingerprint="a"),
-        worker("d2", "decode", fingerprint="b"),
-    ]
-    assert {pick(Router(), workers, 10) for _ in range(4)} == {Route("p1", "d1")}
-
-
-def test_without_a_prefill_worker_the_path_is_short() -> None:
-    assert pick(Router(), [worker("d", "decode")], 10) == Route("", "d")
-    assert pick(Router(), [worker("p", "prefill", fingerprint="a"), worker("d", "decode")], 10) == Route("", "d")
-
-
 def test_without_a_decode_worker_a_prefill_worker_answers_the_whole_request() -> None:
     assert pick(Router(), [worker("p", "prefill")], 10) == Route("", "p")
     assert pick(Router(), [], 10) is None
