@@ -1,5 +1,6 @@
 """The page's states, run by Streamlit's own test harness against a real server."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -7,13 +8,17 @@ from streamlit.testing.v1 import AppTest
 
 from contracts.slo import Objective
 from dashboard.app import open_source
+from infra.redis.records import KVCounts, StatsSample, WorkerLoad
 from tests.dashboard.samples import (
     DECODE,
+    PREFILL,
     end,
     finished,
     gateway,
     refused,
     register,
+    sample,
+    sharing_worker,
     worker,
 )
 
@@ -61,6 +66,18 @@ def test_the_page_shows_what_the_gateway_judged(app: AppTest, redis_url: str) ->
     assert "Send 20 requests" not in [button.label for button in app.button]
 
 
+def test_what_sharing_saves(app: AppTest, redis_url: str) -> None:
+    register(redis_url, sharing_worker(), worker(DECODE), gateway())
+    now, counts = time.time(), KVCounts(queried_tokens=181_000, found_tokens=130_500)
+    old, new = WorkerLoad(kv=counts), sharing_worker().load
+    sample(redis_url, *(StatsSample(at, PREFILL, "prefill", load) for at, load in ((now - 9, old), (now, new))))
+    end(redis_url, finished(samples=4, output_tokens=164))
+    app.run()
+    assert not app.exception
+    assert "80%<small>of prompt" in html(app) and "16 of 20 cached" in html(app) and "4 samples" in html(app)
+    assert "72%" in html(app) and "50% of 1.0k in the last minute" in html(app)
+
+
 def test_redis_away() -> None:
     url = "redis://me:hunter2@127.0.0.1:1"
     app = AppTest.from_function(script, default_timeout=TIMEOUT, kwargs={"redis": url}).run()
@@ -70,3 +87,16 @@ def test_redis_away() -> None:
     ]
     open_source(url).close()
     open_source.clear()
+
+
+def test_no_gateway_to_ask(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(), gateway())
+    app.run()
+    next(button for button in app.button if button.label == "Send 20 requests").click().run()
+    volley = app.session_state["volley"]
+    deadline = time.monotonic() + TIMEOUT
+    while volley.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    app.run()
+    assert "20 of 20 requests failed: http://127.0.0.1:1 cannot be reached: " in app.warning[0].value

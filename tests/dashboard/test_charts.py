@@ -1,6 +1,8 @@
 """Data and specifications of the time lines."""
 
-from dashboard.charts import goodput_data, latency_chart, latency_data
+import json
+
+from dashboard.charts import goodput_chart, goodput_data, latency_chart, latency_data
 from dashboard.figures import timeline
 from tests.dashboard.samples import finished, refused
 
@@ -48,3 +50,10 @@ def test_a_line_ends_where_there_is_no_request() -> None:
     assert len({run for _, run in runs["limit"]}) == 1, "the limit holds all the time"
     layers = latency_chart(300.0, "#123456")["layer"]
     assert [layer["encoding"]["detail"]["field"] for layer in layers] == ["run"] * 3
+
+
+def test_a_specification_holds_no_data_and_stays_the_same() -> None:
+    for chart in (goodput_chart(300.0), latency_chart(300.0, "#123456")):
+        assert "data" not in chart and "datasets" not in chart
+        json.dumps(chart)
+    assert goodput_chart(300.0) is goodput_chart(300.0)

@@ -52,6 +52,10 @@ def test_glance_counts_only_the_window_and_divides_by_the_time_since_its_first_r
     assert (seen.good_share(), seen.judged()) == (0.5, 4), "of those that were accepted"
 
 
+def test_glance_of_one_request_is_no_burst() -> None:
+    assert glance([at(NOW)], NOW, window=60.0).goodput == pytest.approx(1 / 5.0)
+
+
 def test_cancelled_requests_are_no_verdict_on_the_service() -> None:
     assert glance([at(NOW), at(NOW, outcome="cancelled")], NOW, 60.0).good_share() == 1.0
 
@@ -133,6 +137,13 @@ def test_time_before_the_first_token_that_nobody_measured_is_waiting_and_no_deco
 def test_a_request_without_a_token_has_no_decode(outcome: str) -> None:
     parts = {part.name: (part.ms, part.share) for part in stages(refused(outcome=outcome))}
     assert parts == {"waiting": (480, 1), "prefill": (0, 0), "handoff": (0, 0), "decode": (0, 0)}
+
+
+def test_stages_never_exceed_the_whole_time() -> None:
+    for record in (finished(e2e_ms=45.0), finished(e2e_ms=0.0), finished(handoff_ms=9e9), finished(prefill_ms=-1.0)):
+        parts = stages(record)
+        assert sum(part.share for part in parts) == pytest.approx(1.0)
+        assert all(0.0 <= part.share <= 1.0 for part in parts)
 
 
 def test_a_handoffs_rate_is_that_of_the_time_in_which_it_was_sent() -> None:

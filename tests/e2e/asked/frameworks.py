@@ -92,4 +92,6 @@ FRAMEWORKS: list[Asked] = [
         suffix="",
         stream=True,
     ),
+    chat("empty lists", stop=[], tools=[], bad_words=[], stop_token_ids=[], chat_template_kwargs={}),
+    chat("text", response_format={"type": "text"}),
 ]

@@ -82,3 +82,9 @@ async def test_json_by_a_schema(running: Running, client: anthropic.AsyncAnthrop
     message = await client.messages.parse(model=model(running), max_tokens=99, messages=HI, output_format=City)
     assert message.parsed_output == City(name="Bonn")
     assert '"name"' in running.peer("prefill").jobs[0].sampling.grammar
+
+
+async def test_tools_count(running: Running, client: anthropic.AsyncAnthropic) -> None:
+    bare = await client.messages.count_tokens(model=model(running), messages=HI)
+    told = await client.messages.count_tokens(model=model(running), messages=HI, tools=[TOOL])
+    assert told.input_tokens > bare.input_tokens + 20

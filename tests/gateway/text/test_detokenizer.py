@@ -112,3 +112,8 @@ def test_a_marker_ends_a_character_that_stayed_incomplete(bytes_like: ModelToken
     marker = bytes_like.token_id("<|im_end|>")
     assert marker is not None
     assert text_of(bytes_like.detokenizer(["<|im_end|>"]), [*half, marker, *half]) == "�<|im_end|>�"
+
+
+def test_ids_of_added_tokens_are_known_by_their_text(bytes_like: ModelTokenizer) -> None:
+    assert bytes_like.token_id("<tool call>") == bytes_like.encode("<tool call>", special=False)[0]
+    assert bytes_like.token_id("the") is None

@@ -164,6 +164,15 @@ async def test_what_waiting_does_not_mend_is_an_error_of_its_own(clean_redis: st
         await store.aclose()
 
 
+async def test_a_cluster_that_is_away_is_the_same_error() -> None:
+    store = connect("redis+cluster://127.0.0.1:1")
+    try:
+        with pytest.raises(StoreUnavailable, match="Redis is away"):
+            await ServerClock().sync(store)
+    finally:
+        await store.aclose()
+
+
 async def test_redis_that_is_silent_is_away_in_bounded_time(store: Store) -> None:
     with pytest.raises(StoreUnavailable, match="TimeoutError"):
         async with answered(0.05):

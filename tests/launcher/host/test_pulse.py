@@ -3,13 +3,16 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse, is_stopped
+from tests.busy import busy_on_one_core
 from tests.waiting import wait_until
 
 
@@ -62,3 +65,21 @@ def test_who_is_stopped_and_goes_on_begins_anew(service: Process) -> None:
         finally:
             child.kill()
     assert not is_stopped(child.pid), "nobody has this number any more"
+
+
+def test_a_child_that_waits_for_a_processor_is_not_silent(service: Process) -> None:
+    """The observer's clock is the real one here, because the kernel counts the child's wait by it."""
+    with ExitStack() as stack:
+        starved, *_ = (stack.enter_context(busy_on_one_core(nice)) for nice in (19, 0, 0))
+        pulse = Pulse(service, starved.pid)
+        began = time.monotonic()
+        looks = [pulse.look(began, ready=True)]
+
+        def a_second_has_passed() -> bool:
+            looks.append(pulse.look(time.monotonic(), ready=True))
+            return time.monotonic() - began > 1.0
+
+        wait_until(a_second_has_passed, "a second")
+        silent, how = looks[-1]
+        assert how == "silent"
+        assert silent < 0.5, "most of this second the child was runnable, and did not run"
