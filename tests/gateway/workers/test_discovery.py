@@ -299,3 +299,14 @@ async def test_workers_of_other_weights_are_named_once(
         await finder.poll()
     (said,) = [record.getMessage() for record in caplog.records if "no KV passes" in record.getMessage()]
     assert f"prefill worker int4 and decode worker {peer.epoch}: --quantization int4 does not go with none" in said
+
+
+async def test_workers_with_kv_in_another_format_are_named_once(
+    finder: Finder, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = structs.replace(like(peer, "fp8", "tcp://127.0.0.1:1"), role="prefill", kv_dtype="fp8")
+    await publish(finder.store, SIGNER, other, time.time())
+    for _ in range(3):
+        await finder.poll()
+    said = [record.getMessage() for record in caplog.records if "none passes between them" in record.getMessage()]
+    assert len(said) == 1 and "fp8" in said[0] and peer.epoch in said[0]
