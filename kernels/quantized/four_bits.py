@@ -84,9 +84,9 @@ def plane_values(words: tl.tensor, like: tl.tensor, PLANE: tl.constexpr, KIND: t
         return (code.to(tl.float32, bitcast=True) * FP4_FACTOR).to(like.dtype)
 
 
-@triton.jit
-def inputs_of_step(RUNS: tl.constexpr) -> tl.constexpr:
-    return RUNS * 128
+@triton.constexpr_function
+def inputs_of_step(runs: int) -> int:
+    return runs * 128
 
 
 @triton.constexpr_function

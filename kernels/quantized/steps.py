@@ -20,9 +20,9 @@ FP8_FACTOR = tl.constexpr(2.0**120)
 """Power of two that maps fp32's exponents to fp8's exponents."""
 
 
-@triton.jit
-def in_step(RUNS: tl.constexpr) -> tl.constexpr:
-    return RUNS * 32
+@triton.constexpr_function
+def in_step(runs: int) -> int:
+    return runs * 32
 
 
 @triton.jit
