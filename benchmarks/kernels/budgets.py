@@ -132,8 +132,8 @@ BUDGETS = (
     dense(90, INT4, 1, 3.5, 8, 4),  # the stores are of scales
     dense(90, AWQ, 32, 4.5, 4, 2),
     dense(90, MXFP4, 1, 4.1, 8, 4),
-    dense(90, INT8, 1, 5.7, 2, 0),
-    dense(90, FP8, 1, 7.7, 2, 0),
+    dense(90, INT8, 1, 6.1, 2, 0),
+    dense(90, FP8, 1, 8.1, 2, 0),
     dense(80, INT4, 1, 3.3, 8, 4),
     dense(80, AWQ, 32, 3.9, 4, 2),
     dense(89, INT4, 1, 3.4, 8, 4),

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 WARP_THREADS, WARP_GROUP_WARPS = 32, 4
 TIMEOUT_S = 60
-LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", re.MULTILINE)
-"""An instruction of a listing: its address, perhaps a predicate, the opcode and the operands."""
+LINE = re.compile(r"^[ \t]+/\*([0-9a-f]{4,})\*/[ \t]+(?:@!?U?P\w+[ \t]+)?([A-Z][\w.]*)[ \t]*([^;&?/\n]*)", re.MULTILINE)
+"""An instruction of a listing: its address, perhaps a predicate, the opcode and the operands. They end at a semicolon,
+or where CUDA 12 writes how instructions of Blackwell wait for each other."""
 BRANCH_TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 WARP_GROUP_SHAPE = re.compile(r"\.(\d+)x(\d+)x(\d+)\b")
 WARP_SHAPE = re.compile(r"\.(16|8)(8)(\d+)\b")
