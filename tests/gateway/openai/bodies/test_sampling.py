@@ -74,3 +74,11 @@ def test_a_prompts_log_probabilities_are_bounded() -> None:
     check_prompt(Sampling(seed=0, prompt_logprobs=20), most)
     with pytest.raises(APIError, match=f"{most + 1} tokens with 20 alternatives"):
         check_prompt(Sampling(seed=0, prompt_logprobs=20), most + 1)
+
+
+@pytest.mark.parametrize(
+    "form", [{"structured_outputs": {"json": '{"type": "integer"}'}}, {"guided_choice": ["yes", "no"]}]
+)
+async def test_forms_of_completions_become_grammars(running: Running, form: dict[str, Any]) -> None:
+    assert (await running.post(COMPLETION, prompt="a", **form, max_tokens=1)).status_code == 200
+    assert running.peer("prefill").jobs[-1].sampling.grammar.strip()
