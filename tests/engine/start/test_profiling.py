@@ -1,23 +1,19 @@
-"""A start runs the steps that take the most memory: also a chunk behind a prefix, and one with adapters."""
+"""A start runs the steps that take the most memory: also a chunk behind a prefix."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import torch
 from msgspec import structs
 
 from contracts.kinds import BlockSize
-from engine.adapters.slots import AdapterSlots
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine, Executor
+from engine.executor import Engine
 from engine.kv.pool import KVPool
-from engine.plan import StepPlan, Work
-from engine.start.profiling import PLAIN_SAMPLING, chunk, largest_chunk, prompt_steps, run_largest_chunk
+from engine.plan import Work
+from engine.start.profiling import chunk, largest_chunk, prompt_steps
 from infra.config.engine import EngineConfig
-from tests.engine.adapters.test_golden import adapted_engine
 from tests.engine.backends.test_compiled_at_start import first_tokens
 from tests.engine.simulated_device import CUDA, simulated_device
 from tests.engine.specializations import specializations
@@ -48,10 +44,6 @@ def config_of(tokens: int) -> EngineConfig:
     return EngineConfig(model="m", block_size=BLOCK, max_sequences=4, max_batch_tokens=tokens)
 
 
-def remade(engine: Engine, counts: Sequence[int], pool: KVPool) -> Engine:
-    return replace(engine, pool=pool, attention=engine.backend.attention(engine.model_config, pool.layers))
-
-
 @pytest.mark.parametrize(("budget", "longest", "found"), [(30, 100, (70, 30)), (100, 100, (8, 92)), (9, 8, (0, 8))])
 def test_the_largest_chunk_ends_the_longest_prompt(budget: int, longest: int, found: tuple[int, int]) -> None:
     assert largest_chunk(config_of(budget), longest) == found
@@ -80,29 +72,3 @@ def test_a_start_on_a_gpu_runs_a_chunk_behind_a_prefix(model: Path, monkeypatch:
         LoggedPool.works.clear()
         prompt_steps(config_of(30), LONGEST, CUDA, 1, make)
     assert {(work.start, len(work.token_ids)) for work in LoggedPool.works} >= {(0, 1), (0, 30), (70, 30)}
-
-
-@pytest.mark.parametrize("backend", ["torch", "native"])
-def test_where_adapters_are_on_the_chunk_has_a_blank_adapter(model: Path, backend: str) -> None:
-    engine = adapted_engine(model, cpu_backend=backend, max_loras=1, max_lora_rank=8, block_size=BLOCK)
-    adapters = engine.adapters
-    assert isinstance(adapters, AdapterSlots)
-
-    def make(counts: Sequence[int]) -> Engine:
-        parts = engine.backend.mover, engine.backend.codec
-        return remade(engine, counts, LoggedPool(engine.pool.spec, counts, torch.device("cpu"), *parts))
-
-    LoggedPool.works.clear()
-    run_largest_chunk(config_of(30), LONGEST, 1, make)
-    (work,) = LoggedPool.works
-    assert (work.start, len(work.token_ids)) == (70, 30) and work.adapter
-    with pytest.raises(KeyError):
-        adapters.of([work])  # it is gone
-    answers = []
-    for digest in ("", work.adapter):
-        with adapters.blank():
-            executor = Executor(make([8]))
-            works = [Work(0, 0, list(range(20)), ([1, 2, 3],), PLAIN_SAMPLING, adapter=digest)]
-            executor.launch(StepPlan(0, works))
-            answers.append(executor.collect().tokens)
-    assert answers[0] == answers[1]
