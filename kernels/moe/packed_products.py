@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device import is_hopper
+from kernels.device import is_hopper, multiplies_by_groups
 from kernels.gate import Activation
 from kernels.launching import launched_directly
 from kernels.moe.pair_tiles import place_of, store_pairs
@@ -36,6 +36,10 @@ CANDIDATE_CONFIGS = (
 HOPPER_CONFIG = CANDIDATE_CONFIGS[4]
 """The default of more rows there: the registers of 8 warps hold no operand of 64 rows in the layout that Hopper's
 products want: an operand passes through shared memory in slices, with 33 to 65 barriers a step; of 128 rows with 9."""
+
+TENSOR_MEMORY_CONFIG = Config({"TILE": 32, "RUNS": 1, "GROUP": 8}, warps=4, stages=3)
+"""The default of more rows and 4 bits on Blackwell in data centers: a tile of 64 would take 544 of 512 columns of its
+tensor memory."""
 
 
 class PackedExpert(NamedTuple):
@@ -68,12 +72,14 @@ def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, 
     return given
 
 
-def _default(x: Tensor, rows: int) -> Config:
+def _default(x: Tensor, rows: int, bits: int = 8) -> Config:
     if x.dtype == torch.float32:
         return CANDIDATE_CONFIGS[-1]
     if rows <= FEW_ROWS:
         return CANDIDATE_CONFIGS[0]
-    return HOPPER_CONFIG if is_hopper(x.device) else CANDIDATE_CONFIGS[1]
+    if is_hopper(x.device):
+        return HOPPER_CONFIG
+    return TENSOR_MEMORY_CONFIG if multiplies_by_groups(x.device) and bits == 4 else CANDIDATE_CONFIGS[1]
 
 
 def _launch(
@@ -92,7 +98,9 @@ def _launch(
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={tiles.rows}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
     kernel = "quantized_experts" if tiles.rows == FEW_ROWS else "quantized_experts_prefill"
-    options = (config or tuned(kernel, shape, x.device, _default(x, tiles.rows))).options()
+    options = (
+        config or tuned(kernel, shape, x.device, _default(x, tiles.rows, 4 if weight.kind in ("int4", "fp4") else 8))
+    ).options()
     count, width = len(tiles.owners), output.shape[1]
     if not count:
         return

@@ -76,12 +76,14 @@ def plane_values(words: tl.tensor, like: tl.tensor, PLANE: tl.constexpr, KIND: t
     else:
         bits = words.to(tl.int32)
         if KIND == "int4":
-            return ((((bits >> 4 * PLANE) & 15) | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET).to(like.dtype)
-        elif PLANE < 3:
-            code = ((bits << (16 + 3 * PLANE)) & -0x80000000) | ((bits << (16 + 3 * PLANE)) & 0x01C00000)
+            found = (((bits >> (4 * PLANE)) & 15) | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET
         else:
-            code = ((bits << 17) & -0x80000000) | ((bits << 12) & 0x00C00000) | ((bits << 11) & 0x01000000)
-        return (code.to(tl.float32, bitcast=True) * FP4_FACTOR).to(like.dtype)
+            if PLANE < 3:
+                code = (bits << (16 + 3 * PLANE)) & -0x7E400000
+            else:
+                code = ((bits << 17) & -0x80000000) | ((bits << 12) & 0x00C00000) | ((bits << 11) & 0x01000000)
+            found = code.to(tl.float32, bitcast=True) * FP4_FACTOR
+        return found.to(like.dtype)
 
 
 @triton.constexpr_function
