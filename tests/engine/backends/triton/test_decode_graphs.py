@@ -201,7 +201,7 @@ A_LAYER: dict[tuple[str, Quantization], dict[str, int]] = {
     ("llama", "int4"): HEADS | {"_gate": 1, "_multiply": 4, "_join": 3},
 }
 """What a layer launches beside allocations. Routers are products of numbers, and experts that all tokens share are
-linear layers like others; sums of 512 inputs are cut into parts, and those of attention's 128 outputs are not."""
+linear layers like others; sums of 1,024 inputs are cut into parts, and those of attention's 128 outputs are not."""
 
 
 @pytest.mark.parametrize(("variant", "quantization"), A_LAYER, ids=str)
@@ -209,7 +209,7 @@ def test_experts_latent_attention_and_quantized_weights_can_be_recorded(
     variant: str, quantization: Quantization, tmp_path: Path, looked_at_nowhere: None
 ) -> None:
     config = VARIANTS[variant]()
-    config.update({"num_hidden_layers": 2, "first_k_dense_replace": 0, "hidden_size": 512, "intermediate_size": 512})
+    config.update({"num_hidden_layers": 2, "first_k_dense_replace": 0, "hidden_size": 1024, "intermediate_size": 1024})
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     config.save_pretrained(tmp_path)
     engine = engine_of(tmp_path, 100, 8, 256, quantization=quantization)
