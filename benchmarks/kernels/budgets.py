@@ -13,37 +13,22 @@ loop may have now; where the target is below it, the target is not met.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from benchmarks.kernels.case import Arguments
 from benchmarks.kernels.experts import ExpertLayer
 from benchmarks.kernels.rows import value_of
 from benchmarks.kernels.weights import Groups
-from benchmarks.simulated.machine_code import WARP_THREADS, Loop
+from benchmarks.simulated.machine_code import Loop
+from pricing.gpu_rates import GPU_RATES, WARP_THREADS
 
 INT4, AWQ, MXFP4, INT8, FP8 = (value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8"))
 GPT_OSS, QWEN_MOE = (value_of("layer", name) for name in ("gpt-oss-20b", "Qwen3-30B-A3B"))
 LLAMA, GATE_UP = value_of("heads", "Llama-3.1-8B"), value_of("sizes", "gate and up")
-ISSUED_WARPS_PER_CLOCK = 4
 ISSUE_SHARE = 0.8
 MIN_TILE_ROWS = 16
 
 
-class Rates(NamedTuple):
-    """Data-sheet rates of a GPU, at its boost clock."""
-
-    name: str
-    processors: int
-    clock_hz: float
-    memory_bytes_s: float
-
-
-RATES = {
-    80: Rates("A100 80 GB", 108, 1.41e9, 2.039e12),
-    89: Rates("GeForce RTX 4090", 128, 2.52e9, 1.008e12),
-    90: Rates("H100 SXM", 132, 1.83e9, 3.35e12),
-    120: Rates("GeForce RTX 5090", 170, 2.41e9, 1.792e12),
-}
+RATES = {80: GPU_RATES["A100"], 89: GPU_RATES["RTX 4090"], 90: GPU_RATES["H100"], 120: GPU_RATES["RTX 5090"]}
 
 
 def affordable(sm: int, weight_bytes: float) -> float:
@@ -51,9 +36,7 @@ def affordable(sm: int, weight_bytes: float) -> float:
 
     Example: int4 in groups of 32 with scales of 16 bits, 0.5625 bytes, on an H100: 5.2.
     """
-    rates = RATES[sm]
-    issued = rates.processors * ISSUED_WARPS_PER_CLOCK * WARP_THREADS * rates.clock_hz
-    return issued * weight_bytes / rates.memory_bytes_s
+    return RATES[sm].issue * WARP_THREADS * weight_bytes / RATES[sm].read
 
 
 def bytes_of(groups: Groups) -> float:

@@ -36,8 +36,11 @@ def test_a_long_prompt_is_bound_by_products() -> None:
     assert step_seconds(LLAMA_8B, prompt, H100) == pytest.approx(operations / 989e12 / MULTIPLY_SHARE, rel=1e-2)
 
 
-def test_a_step_of_dequantized_weights_is_bound_by_instructions_where_there_are_too_many() -> None:
+def test_a_step_of_dequantized_weights_is_bound_by_instructions_where_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On an H100 memory brings a weight of int4 in 2.1e-13 s; on an RTX 4090, whose memory is slow, in 7e-13 s."""
+    monkeypatch.setitem(WEIGHT_INSTRUCTIONS, "int4", 11.0)
     int4 = msgspec.structs.replace(LLAMA_8B, weights_bytes=7.5e9 * 0.5625, weights="int4", launches=0)
     issued = WEIGHT_INSTRUCTIONS["int4"] * 7.5e9 / 32
 
@@ -49,6 +52,7 @@ def test_a_step_of_dequantized_weights_is_bound_by_instructions_where_there_are_
         linear = step_seconds(int4, StepWork(sequences=1), gpu)
         assert linear == pytest.approx(max(bounds(gpu)))
         assert step_seconds(few, StepWork(sequences=1), gpu) == pytest.approx(bounds(gpu)[0])
+        assert (bounds(gpu)[1] > bounds(gpu)[0]) == (gpu is H100)
 
 
 def test_a_step_that_is_not_recorded_waits_for_the_host() -> None:
