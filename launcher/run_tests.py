@@ -17,9 +17,8 @@ HELP = """./baton test [PYTEST OPTIONS]: runs ruff, mypy and pytest
 ./baton test tests/launcher: runs the tests of one room, and neither ruff nor mypy; so do -k WORD and -m MARK
 """
 CHECKS = (("ruff", ("ruff", "check", ".")), ("format", ("ruff", "format", "--check", ".")), ("mypy", ("mypy",)))
-# Three files of tests at a time, on two cores too, since some wait for services: more would take each other's memory
-# and deadlines, on a GPU even two would.
-THREE_AT_A_TIME = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# Two files of tests at a time: more would take each other's memory and deadlines, on a GPU even two would.
+TWO_AT_A_TIME = ("-n", "auto", "--maxprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # `./baton` sets PYTHONPATH, and mypy would take the packages on it for installed libraries. Without bytecode each
 # service that a test starts would compile the product again.
 UNSET_VARIABLES = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
@@ -33,7 +32,7 @@ def run_tests(arguments: Sequence[str]) -> int:
         return 0
     try:
         statuses = [] if selects(arguments) else [_check(name, command) for name, command in CHECKS]
-        statuses.append(_run(("pytest", *(() if visible_gpus() else THREE_AT_A_TIME), *arguments)))
+        statuses.append(_run(("pytest", *(() if visible_gpus() else TWO_AT_A_TIME), *arguments)))
     except KeyboardInterrupt:
         return INTERRUPTED_STATUS
     return next((status for status in statuses if status), 0)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from launcher.host.gpus import visible_gpus
-from tests.order import may_match, turn
+from tests.order import may_match, mixed
 
 gc.disable()  # what is imported and collected stays: looking for garbage in it is lost time
 
@@ -34,7 +34,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests that this machine cannot run, with a GPU or without; pytest's closing line counts them."""
-    items.sort(key=lambda item: turn(item.path))
+    places = {path: place for place, path in enumerate(mixed(item.path for item in items))}
+    items.sort(key=lambda item: places[item.path])
     wrong = "interpreted" if visible_gpus() else "gpu"
     marked = [item for item in items if item.get_closest_marker(wrong) is not None]
     if marked:

@@ -1,19 +1,13 @@
-"""Which files of tests are imported for a selection, and which files begin first."""
+"""Which files of tests are imported for a selection, and the order of files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent
-# They start whole systems and wait for them: they begin first, the longest before all, so that none runs on alone.
-FIRST_PATHS = (
-    "e2e/test_ray.py",
-    "e2e/test_openapi.py",
-    "launcher/installing",
-    "launcher/test_up.py",
-    "e2e",
-    "clients",
-    "launcher",
-    "fuzz",
-)
+SYSTEM_ROOMS = ("clients", "dashboard", "e2e", "fuzz", "launcher")
+"""Rooms whose tests start whole systems and wait for them."""
+LONGEST_FILES = ("e2e/test_ray.py", "e2e/test_openapi.py")
+"""They begin first, so that none runs on alone."""
 
 
 def may_match(word: str, file: Path) -> bool:
@@ -27,7 +21,15 @@ def may_match(word: str, file: Path) -> bool:
     return word in str(path) or word in file.read_text().lower()
 
 
-def turn(file: Path) -> int:
-    """Returns a sort key: the number of the first entry of `FIRST_PATHS` that holds the file."""
-    path = file.relative_to(ROOT)
-    return next((turn for turn, first in enumerate(FIRST_PATHS) if path.is_relative_to(first)), len(FIRST_PATHS))
+def mixed(files: Iterable[Path]) -> list[Path]:
+    """Orders files so that files that wait for systems and files that compute lie evenly among each other.
+
+    Of two files that run at a time, one then mostly has a processor while the other waits.
+    """
+    rooms: dict[bool, list[Path]] = {True: [], False: []}
+    for file in dict.fromkeys(files):
+        path = file.relative_to(ROOT)
+        rooms[path.parts[0] in SYSTEM_ROOMS].append(path)
+    rooms[True].sort(key=lambda path: str(path) not in LONGEST_FILES)
+    placed = [(place / len(paths), path) for paths in rooms.values() for place, path in enumerate(paths)]
+    return [ROOT / path for _, path in sorted(placed, key=lambda each: each[0])]

@@ -249,7 +249,7 @@ async def test_a_pair_without_a_common_transport_fails_and_says_so(caplog: pytes
         await until(lambda: both.of(Unpinned), "it waits")
         assert (both.of(Closed)[0].reason, both.of(Closed)[0].retryable) == ("no_transport", True)
         await sender.close()
-    assert f"decode worker {DECODE} offers none of tcp that works" in caplog.text
+    assert f"decode worker {DECODE} has no transport for KV that works; not over tcp: not offered" in caplog.text
 
 
 async def test_memory_that_is_overwritten_while_its_frame_is_queued_is_never_seen(way: Way) -> None:
