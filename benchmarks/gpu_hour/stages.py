@@ -48,6 +48,7 @@ LATENTS = (
     "rotate_queries",
     "attention/latent_decode_attention",
     "attention/latent_prefill_attention",
+    "attention/expanded_attention",
     "attention/multi_query",
 )
 """Kernels that share a stage, since a call prints a line for each stage."""

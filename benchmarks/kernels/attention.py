@@ -7,8 +7,9 @@ from torch import Tensor
 
 from benchmarks.kernels.attention_peers import decode_peers, prefill_peers
 from benchmarks.kernels.case import Case, Inputs, close
-from benchmarks.kernels.kv import BLOCK, Heads, KVFormat, Vectors, paged, split_kv, vector_bytes
+from benchmarks.kernels.kv import BLOCK, Heads, KVFormat, PartHeads, Vectors, paged, split_kv, vector_bytes
 from kernels.attention import (
+    expanded_attention,
     latent_decode_attention,
     latent_prefill_attention,
     paged_decode_attention,
@@ -192,6 +193,43 @@ def latent_prefill(
 
     pairs = (2 * context - tokens + 1) * tokens // 2
     return latent_case(run, check, vectors, kv, context, pairs, queries)
+
+
+def expanded(inputs: Inputs, tokens: int, part_heads: PartHeads, prefix: int = 0, sequences: int = 1) -> Case:
+    heads, nope, rope, value, latent = part_heads
+    context = prefix + tokens
+    width = -(-context // BLOCK) * BLOCK
+    queries = inputs.normal(sequences * tokens, heads, nope + rope)
+    starts, firsts = (
+        torch.arange(0, (sequences + 1) * each, each, dtype=torch.int32, device=inputs.device)
+        for each in (tokens, width)
+    )
+    keys, values = (inputs.normal(sequences * width, heads, each) for each in (nope, value))
+    vectors = inputs.normal(sequences * width, latent + rope)
+    kv = expanded_attention.ExpandedKV(keys, values, vectors, firsts[:-1], torch.full_like(firsts[1:], context))
+    scale = part_heads.scale
+
+    def run(config: Config | None) -> Tensor:
+        return expanded_attention.expanded_attention(queries, kv, starts, scale=scale, longest=context, config=config)
+
+    def check(config: Config | None) -> None:
+        found, few = run(config), min(CHECKED_QUERIES, tokens)
+        first_keys, first_values, first_vectors = (each[:width].double() for each in (keys, values, vectors))
+        for begin in {0, (tokens - few) // 2, tokens - few}:
+            # Queries in the middle are the last of a shorter prompt.
+            length = kv.lengths[:1] - (tokens - begin - few)
+            shorter = expanded_attention.ExpandedKV(first_keys, first_values, first_vectors, firsts[:1], length)
+            own, counted = slice(begin, begin + few), starts[:2].clamp(max=few)
+            close(found[own], expanded_attention.reference(queries[own].double(), shorter, counted, scale=scale))
+
+    pairs = (2 * context - tokens + 1) * tokens // 2
+    read = queries.numel() + sequences * context * (heads * (nope + value) + rope)
+    return Case(
+        run,
+        check,
+        bytes=(read + sequences * tokens * heads * value) * inputs.dtype.itemsize,
+        operations=2 * sequences * pairs * heads * (nope + rope + value),
+    )
 
 
 def latent_case(

@@ -23,6 +23,7 @@ from pricing.gpu_rates import GPU_RATES, WARP_THREADS
 
 INT4, AWQ, MXFP4, INT8, FP8 = (value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8"))
 GPT_OSS, QWEN_MOE = (value_of("layer", name) for name in ("gpt-oss-20b", "Qwen3-30B-A3B"))
+LITE = value_of("part_heads", "DeepSeek-V2-Lite")
 LLAMA, GATE_UP = value_of("heads", "Llama-3.1-8B"), value_of("sizes", "gate and up")
 ISSUE_SHARE = 0.8
 MIN_TILE_ROWS = 16
@@ -128,6 +129,8 @@ BUDGETS = (
     # Memory brings a tile of 64 positions in some 2,200 clocks; its 32 products leave 8,800 issue slots.
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 90, 13.0, 9, 7, 4),
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 80, 13.0, 9, 10, 4),
+    # Of two loops the longer one masks keys that the diagonal crosses; the other one has 24.3.
+    Budget("expanded_attention", {"tokens": 8192, "part_heads": LITE}, "_attend", 90, 32.0, 2, 0, 16),
     # Operands come from shared memory: nothing but addresses and copies stands between two products.
     Budget("experts_prefill", {"tokens": 8192, "layer": QWEN_MOE}, "_multiply", 90, 13.0, 2, 0, 16),
     Budget("quantized_row_product", {"rows": 2048, "sizes": GATE_UP, "groups": INT8}, "_multiply", 90, 24.0, 2, 0, 16),

@@ -46,6 +46,23 @@ class Vectors(NamedTuple):
         return f"{self.heads} heads x ({self.latent} + {self.rope})"
 
 
+class PartHeads(NamedTuple):
+    """Query heads of latent attention, and sizes: a key's own and shared part, a value, the latent vector."""
+
+    heads: int
+    nope: int
+    rope: int
+    value: int
+    latent: int
+
+    @property
+    def scale(self) -> float:
+        return float((self.nope + self.rope) ** -0.5)
+
+    def __str__(self) -> str:
+        return f"{self.heads} heads x ({self.nope} + {self.rope}, {self.value})"
+
+
 class PagedKV(NamedTuple):
     """KV of sequences of equal length, in blocks in random order."""
 

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.kernels import attention, experts, layers, quantized, sampling
 from benchmarks.kernels.case import Arguments, Case, Kernel, Limit, Shape, Size, Target
-from benchmarks.kernels.kv import Heads, Vectors
+from benchmarks.kernels.kv import Heads, PartHeads, Vectors
 from benchmarks.kernels.weights import Groups, Sizes
 from kernels import block_copy, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
 from kernels.attention import (
+    expanded_attention,
     latent_decode_attention,
     latent_prefill_attention,
     paged_decode_attention,
@@ -32,6 +33,7 @@ CASES: dict[str, tuple[Callable[..., Case], ModuleType]] = {
     "prefill_attention": (attention.prefill, prefill_attention),
     "latent_decode_attention": (attention.latent_decode, latent_decode_attention),
     "latent_prefill_attention": (attention.latent_prefill, latent_prefill_attention),
+    "expanded_attention": (attention.expanded, expanded_attention),
     "store_latents": (layers.latent_store, store_latents),
     "rotate_queries": (layers.query_rotation, rotate_queries),
     "rms_norm": (layers.norm, rms_norm),
@@ -71,6 +73,7 @@ KINDS: dict[str, Callable[..., Value]] = {
     "groups": Groups,
     "heads": Heads,
     "layer": experts.ExpertLayer,
+    "part_heads": PartHeads,
     "parts": lambda *parts: parts,
     "routing": route.Routing,
     "sizes": Sizes,

@@ -52,10 +52,10 @@ class LatentProducts(Protocol):
         """Returns `[tokens, heads, value]`, V_h times each head's sum of latent vectors `[tokens, heads, latent]`."""
         ...
 
-    def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
-        """Builds keys `[heads, tokens, nope + rope]` and values `[heads, tokens, value]` of some of the heads.
+    def expanded(self, latents: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+        """Builds some heads' own part of keys `[tokens, heads, nope]`, and values `[tokens, heads, value]`.
 
-        `vectors` `[tokens, latent + rope]` are what the pool has of tokens.
+        `latents` are `[tokens, latent]`; their rows may be strided.
         """
         ...
 

@@ -34,12 +34,11 @@ class NativeLatentProducts:
     def values(self, attended: Tensor) -> Tensor:
         return torch.stack([linear(attended[:, head]) for head, linear in enumerate(self._values)], 1)
 
-    def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+    def expanded(self, latents: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
         assert self._building, "in this format no work is expanded"
-        latent = self.values_of[0].inputs
-        latents, shared = vectors.tensor_split([latent], 1)
-        keys = [torch.cat((linear(latents), shared), 1) for linear in self._building[heads]]
-        return torch.stack(keys), torch.stack([linear(latents) for linear in self._values[heads]])
+        built = ([linear(latents) for linear in each[heads]] for each in (self._building, self._values))
+        keys, values = (torch.stack(each, 1) for each in built)
+        return keys, values
 
     def held(self) -> list[Tensor]:
         return [tensor for linear in (*self._keys, *self._values, *self._building) for tensor in linear.held()]

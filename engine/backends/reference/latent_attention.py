@@ -81,11 +81,13 @@ def _expanded(
     works, keys, _ = vectors.shape
     of_head = vectors.element_size() * works * keys * (queries.shape[3] + attention.value_dim)
     together = max(1, MAX_EXPANDED_BYTES // of_head)
+    latents, shared = vectors.flatten(0, 1).split((attention.latent_rank, attention.rope_dim), 1)
     found = []
     for head in range(0, attention.heads, together):
         heads = slice(head, min(head + together, attention.heads))
-        built = products.expanded(vectors.flatten(0, 1), heads)
-        own_keys, own_values = (each.unflatten(1, (works, keys)).transpose(0, 1) for each in built)
+        own, values = products.expanded(latents, heads)
+        built = torch.cat((own, shared[:, None].expand(-1, own.shape[1], -1)), -1), values
+        own_keys, own_values = (each.unflatten(0, (works, keys)).transpose(1, 2) for each in built)
         found.append(_attended(rectangle, queries[:, :, heads].transpose(1, 2), own_keys, own_values, attention))
     return torch.cat(found, 1).transpose(1, 2)
 

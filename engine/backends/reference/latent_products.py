@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 class ReferenceLatentProducts:
@@ -20,12 +21,15 @@ class ReferenceLatentProducts:
     def values(self, attended: Tensor) -> Tensor:
         return torch.bmm(attended.transpose(0, 1), self._values.transpose(1, 2)).transpose(0, 1)
 
-    def expanded(self, vectors: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+    def expanded(self, latents: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
         keys, values = self._keys[heads], self._values[heads]
-        latents, shared = vectors.split((keys.shape[2], vectors.shape[1] - keys.shape[2]), 1)
-        own = torch.matmul(latents, keys.transpose(1, 2))  # [heads, tokens, nope]
-        keys = torch.cat((own, shared.expand(len(own), -1, -1)), -1)
-        return keys, torch.matmul(latents, values.transpose(1, 2))
+        return _built(latents, keys), _built(latents, values)
 
     def held(self) -> list[Tensor]:
         return [self._keys, self._values]
+
+
+def _built(latents: Tensor, weights: Tensor) -> Tensor:
+    """Returns `[tokens, heads, width]` of `latents` `[tokens, latent]` and `weights` `[heads, width, latent]`."""
+    built: Tensor = functional.linear(latents, weights.flatten(0, 1))
+    return built.view(latents.shape[0], *weights.shape[:2])

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.backends.reference.kv_rows import rows_of
-from engine.backends.triton.latent_chunks import ChunkSizes, all_expand, attend_expanded
+from engine.backends.triton.latent_chunks import (
+    ChunkSizes,
+    ExpandedChunks,
+    all_expand,
+    attend_expanded,
+    plan_expanded,
+    warm_up_expanded,
+)
 from engine.device import to_device
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
@@ -64,7 +71,7 @@ class PrefillChunks:
     tables: SequenceTables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
     longest: int  # queries of one work
-    works: Sequence[ChunkSizes]  # of each; empty if the host does not know them
+    expanded: Sequence[ExpandedChunks]  # all of them, where latent attention expands them; else empty
     first_row: int  # of the step that prefill attention takes: that behind the decodes, or 0, as in a mixed recording
 
 
@@ -122,12 +129,19 @@ class TritonAttention:
             if decodes < works:
                 rest = SequenceTables(blocks[decodes:], kv_lengths[decodes:])
                 sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
-                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), sizes, rows)
+                expanded = self._expanded(group, sizes, rest.blocks)
+                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), expanded, rows)
             first = SequenceTables(blocks[:decodes], kv_lengths[:decodes])
             steps.append(
                 KVGroupStep(places.slots, DecodeSequences(first, splits.get(group), rows, multi_query), chunks)
             )
         return self.step(steps)
+
+    def _expanded(self, group: int, works: Sequence[ChunkSizes], block_tables: Tensor) -> list[ExpandedChunks]:
+        attention = self._attentions[self._firsts[group]]
+        if not isinstance(attention, LatentAttention) or not all_expand(attention, works):
+            return []
+        return plan_expanded(attention, works, block_tables, self.block, self._dtype)
 
     def _decodes(self, batch: Batch) -> int:
         many = batch.query_lengths > MAX_DECODE_QUERIES
@@ -212,6 +226,7 @@ class TritonAttention:
                 decode(latent=latent, scale=scale, multi_query=multi_query, split=cuts)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             prefill(latent=latent, scale=scale, splits=splits)
+        warm_up_expanded(attention, self.block, self._dtype, self.device)
 
     def step(self, groups: Sequence[KVGroupStep]) -> "TritonAttentionStep":
         """Makes a step; its first rows are the decodes."""
@@ -285,14 +300,14 @@ class TritonAttentionStep(AttentionStep):
         pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
         assert isinstance(attention, LatentAttention)
         chunks = step.chunks
-        if chunks is None or not all_expand(attention, chunks.works):
+        if chunks is None or not chunks.expanded:
             return products.values(self.attend(layer, products.absorbed(queries)))
         count = step.decodes.rows
         output = queries.new_empty((*queries.shape[:2], attention.value_dim))
         if count:
             absorbed = products.absorbed(queries[:count])
             output[:count] = products.values(_attend_latents(pool, attention, absorbed, step.decodes, None))
-        attend_expanded(pool, queries[count:], chunks.tables.blocks, chunks.works, attention, products, output[count:])
+        attend_expanded(pool, queries[count:], chunks.expanded, attention, products, output[count:])
         return output
 
 

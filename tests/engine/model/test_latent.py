@@ -45,9 +45,11 @@ class OneText(AttentionStep):
     def attend_latent(self, layer: int, queries: Tensor, products: LatentProducts) -> Tensor:
         if not self._expanded:
             return super().attend_latent(layer, queries, products)
-        first, rest = (products.expanded(self.vectors[layer], heads) for heads in (slice(0, 2), slice(2, None)))
-        keys, values = (torch.cat(parts) for parts in zip(first, rest, strict=True))
-        return torch.einsum("hqk,hkv->qhv", self._weights(layer, queries, keys), values)
+        latents, shared = self.vectors[layer].split((self._of(layer).latent_rank, self._of(layer).rope_dim), 1)
+        first, rest = (products.expanded(latents, heads) for heads in (slice(0, 2), slice(2, None)))
+        own, values = (torch.cat(parts, 1) for parts in zip(first, rest, strict=True))
+        keys = torch.cat((own, shared[:, None].expand(-1, own.shape[1], -1)), -1).transpose(0, 1)
+        return torch.einsum("hqk,khv->qhv", self._weights(layer, queries, keys), values)
 
     def _weights(self, layer: int, queries: Tensor, keys: Tensor) -> Tensor:
         scores = queries.transpose(0, 1) @ keys.transpose(1, 2) * self._of(layer).scale

@@ -1,0 +1,68 @@
+"""Chunks of latent attention with built keys and values: prompts and later chunks in one step, in several groups."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contracts.kv.spec import blocks_for
+from contracts.messages.sampling import Sampling
+from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.linear import ReferenceLinears
+from engine.backends.triton import latent_chunks
+from engine.backends.triton.attention import TritonAttention
+from engine.model.batch import build_batch
+from engine.model.config import LatentAttention
+from engine.model.rope import Rope
+from engine.plan import StepPlan, Work
+
+pytestmark = pytest.mark.interpreted
+CPU = torch.device("cpu")
+BLOCK = 8
+ATTENTION = LatentAttention(
+    heads=3, query_rank=0, latent_rank=40, rope_dim=8, nope_dim=24, value_dim=16, scale=0.2, rope=Rope(dim=8)
+)
+BLOCK_BYTES = BLOCK * 3 * (24 + 16) * 4
+"""Keys and values of a block, for all heads, in fp32."""
+WORKS = [(30, 1), (0, 70), (45, 66), (9, 64)]
+"""Stored and new tokens: a decode, a prompt, and two chunks behind a prefix, of which no length is a multiple of 8."""
+
+
+def attended(attention: TritonAttention | ReferenceAttention, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    works, first = [], 1
+    for number, (start, count) in enumerate(WORKS):
+        end = first + blocks_for(start + count, BLOCK)
+        works.append(Work(number, start, [0] * count, (list(range(first, end))[::-1],), Sampling(seed=0)))
+        first = end
+    step = attention.begin(build_batch(StepPlan(0, works), BLOCK, CPU, None))
+    return step.attend_latent(0, queries, ReferenceLinears(CPU, torch.float32).latent(keys, values))
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "launches"),
+    [(1 << 20, [(3, 3)]), (23 * BLOCK_BYTES, [(2, 3), (1, 3)]), (1, [(1, 1)] * 9)],
+    ids=["together", "in two groups", "a head of a chunk at a time"],
+)
+def test_chunks_equal_the_reference_backends(
+    most_bytes: int, launches: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In as many launches as memory asks for: each has so many chunks, and so many heads."""
+    monkeypatch.setattr(latent_chunks, "MAX_EXPANDED_BYTES", most_bytes)
+    seen, launch = [], latent_chunks.expanded_attention
+
+    def watched(queries: Tensor, kv: latent_chunks.ExpandedKV, *args: Any, **named: Any) -> Tensor:
+        seen.append((len(kv.lengths), queries.shape[1]))
+        return launch(queries, kv, *args, **named)
+
+    monkeypatch.setattr(latent_chunks, "expanded_attention", watched)
+    torch.manual_seed(0)
+    blocks = 1 + sum(blocks_for(start + count, BLOCK) for start, count in WORKS)
+    layer = torch.randn(blocks, 1, BLOCK, ATTENTION.latent_rank + ATTENTION.rope_dim)
+    keys, values = (torch.randn(3, width, 40) / 40**0.5 for width in (ATTENTION.nope_dim, ATTENTION.value_dim))
+    queries = torch.randn(sum(count for _, count in WORKS), 3, ATTENTION.nope_dim + ATTENTION.rope_dim)
+    expected, found = (
+        attended(make([layer], [ATTENTION]), queries, keys, values) for make in (ReferenceAttention, TritonAttention)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+    assert seen == launches
