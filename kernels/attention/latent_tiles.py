@@ -161,6 +161,11 @@ def attend_latents(
     latent = tl.arange(0, LATENT_TILE)[None, :]
     rope = tl.arange(0, ROPE_TILE)[None, :]
     lanes = tl.arange(0, TILE)
+    # Triton has each warp group compute all scores if another product follows from them without a branch between. Two
+    # groups share 64 rows: scores are scaled before they are added up, and masked behind a branch.
+    TWO_GROUPS: tl.constexpr = first_part.shape[0] >= 64
+    FACTOR: tl.constexpr = 1.0 if TWO_GROUPS and FORMAT == 0 else SCALE
+    common = tl.min(lasts if TREES else at) + 1  # all rows see the positions before
     # Looked up one tile ahead, as in attention_tiles.py.
     blocks = tl.load(table + (first + lanes).to(tl.uint32) // BLOCK, mask=first + lanes < end, other=0)
     for start in tl.range(first, end, TILE, num_stages=STAGES):
@@ -183,14 +188,17 @@ def attend_latents(
         if FORMAT > 0:
             scores *= vector_scales[None, :]
             scores += tl.dot(second_part, tl.trans(keys), input_precision="ieee") * key_scales[None, :]
+        elif TWO_GROUPS:
+            scores = scores * SCALE + tl.dot(second_part, tl.trans(keys), input_precision="ieee") * SCALE
         else:
             scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
-        visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
-        scores = tl.where(visible, scores, float("-inf"))
+        if not TWO_GROUPS or start + TILE > common:
+            visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
+            scores = tl.where(visible, scores, float("-inf"))
 
-        risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
+        risen = tl.maximum(highest, tl.max(scores, 1) * FACTOR)
         fading = tl.exp2(highest - risen)
-        shares = tl.exp2(scores * SCALE - risen[:, None])
+        shares = tl.exp2(scores * FACTOR - risen[:, None])
         highest = risen
         total = total * fading + tl.sum(shares, 1)
         weighted = weighted * fading[:, None]

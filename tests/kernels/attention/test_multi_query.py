@@ -23,7 +23,6 @@ from tests.kernels.paged_problem import assert_attends, paged_problem
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
-SMALL_LATENT = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
 RAGGED = [(3, 21), (1, 1), (0, 0), (8, 40), (2, 2)]
 PARENTS = {3: (-1, -1), 8: (-1, 0, -1, 1, 2, 4, 0), 2: (-1,), 20: tuple(at // 3 - 1 for at in range(19))}
 """Of the guesses of works with so many queries."""
@@ -127,9 +126,11 @@ def test_rows_that_are_nobodys_stay_as_they_are(dtype: torch.dtype, device: torc
 
 
 @pytest.mark.parametrize("branching", [False, True], ids=["in a row", "branching"])
-@pytest.mark.parametrize(("splits", "heads"), [(1, 5), (3, 2)])
-def test_latent_vectors(dtype: torch.dtype, device: torch.device, splits: int, heads: int, branching: bool) -> None:
-    works = [(3, 21), (1, 1), (0, 0), (20, 34)]
+@pytest.mark.parametrize(("splits", "heads", "rows"), [(1, 5, 16), (3, 2, 16), (1, 32, 64)])
+def test_latent_vectors(
+    dtype: torch.dtype, device: torch.device, splits: int, heads: int, rows: int, branching: bool
+) -> None:
+    works = [(3, 21), (1, 1), (0, 0), (20, 34), (2, 70)]
     problem = latents.latent_problem(works, dtype, device, heads=heads)
     few = few_of(works, device, branching=branching)
     rest = problem.queries, problem.pool, problem.block_tables, problem.kv_lengths
@@ -139,7 +140,7 @@ def test_latent_vectors(dtype: torch.dtype, device: torch.device, splits: int, h
         scale=problem.scale,
         multi_query=few,
         split=evenly(len(works), splits, device),
-        config=SMALL_LATENT,
+        config=Config({"ROWS": rows, "TILE": 16}, warps=4, stages=2),
     )
     exact: Callable[..., Tensor] = partial(
         latent_reference, latent=problem.latent, scale=problem.scale, multi_query=few
