@@ -21,7 +21,9 @@ from benchmarks.kernels.weights import Groups
 from benchmarks.simulated.machine_code import Loop
 from pricing.gpu_rates import GPU_RATES, WARP_THREADS
 
-INT4, AWQ, MXFP4, INT8, FP8 = (value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8"))
+INT4, AWQ, MXFP4, INT8, FP8, FP8_BLOCKS = (
+    value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8", "fp8 blocks")
+)
 GPT_OSS, QWEN_MOE = (value_of("layer", name) for name in ("gpt-oss-20b", "Qwen3-30B-A3B"))
 LITE = value_of("part_heads", "DeepSeek-V2-Lite")
 LLAMA, GATE_UP = value_of("heads", "Llama-3.1-8B"), value_of("sizes", "gate and up")
@@ -117,7 +119,8 @@ BUDGETS = (
     dense(90, AWQ, 32, 4.5, 4, 2),
     dense(90, MXFP4, 1, 4.1, 8, 4),
     dense(90, INT8, 1, 6.1, 2, 0),
-    dense(90, FP8, 1, 8.1, 2, 0),
+    dense(90, FP8, 1, 4.6, 2, 0),
+    dense(90, FP8_BLOCKS, 1, 5.0, 2, 0),
     dense(80, INT4, 1, 3.3, 8, 4),
     dense(80, AWQ, 32, 3.9, 4, 2),
     dense(89, INT4, 1, 3.4, 8, 4),
@@ -134,4 +137,7 @@ BUDGETS = (
     # Operands come from shared memory: nothing but addresses and copies stands between two products.
     Budget("experts_prefill", {"tokens": 8192, "layer": QWEN_MOE}, "_multiply", 90, 13.0, 2, 0, 16),
     Budget("quantized_row_product", {"rows": 2048, "sizes": GATE_UP, "groups": INT8}, "_multiply", 90, 24.0, 2, 0, 16),
+    Budget(
+        "quantized_row_product", {"rows": 2048, "sizes": GATE_UP, "groups": FP8_BLOCKS}, "_multiply", 90, 49.0, 2, 0, 2
+    ),
 )

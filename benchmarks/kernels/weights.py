@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.quantized.packed import RUN_BYTES, CodeKind, PackedWeight, in_run
+from kernels.quantized.packed import BLOCK_OUTPUTS, RUN_BYTES, CodeKind, PackedWeight, in_run
 from kernels.sizes import tile_count
 
 CODE_SPREAD = {"int4": 4.6, "fp4": 3.0, "int8": 74.0, "fp8": 80.0}
@@ -14,14 +14,19 @@ FP8_WITHOUT_NAN = 0xF7
 
 
 class Groups(NamedTuple):
-    """How weights are quantized: `size` inputs in a group, 0 for one scale for each output."""
+    """How weights are quantized: `size` inputs in a group, 0 for one scale for each output.
+
+    By block, `BLOCK_OUTPUTS` neighbouring outputs share their scales.
+    """
 
     kind: CodeKind
     size: int
     offsets: bool = False
+    by_block: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.size or 'output'}" + ("+offsets" if self.offsets else "")
+        block = f"x{BLOCK_OUTPUTS}" if self.by_block else ""
+        return f"{self.kind}/{self.size or 'output'}{block}" + ("+offsets" if self.offsets else "")
 
 
 class Sizes(NamedTuple):
@@ -46,7 +51,10 @@ def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: 
     short = torch.bfloat16 if groups.kind == "fp4" else torch.float16  # MXFP4's scales are powers of two
     scales = torch.empty((*experts, tile_count(inputs, group), outputs), dtype=short, device=device)
     scales.uniform_(scale / 2, 1.5 * scale)
-    return PackedWeight(groups.kind, codes, scales, scales * 0.5 if groups.offsets else None, inputs, group)
+    if groups.by_block:
+        scales = scales[..., ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, -1)[..., :outputs].contiguous()
+    offsets = scales * 0.5 if groups.offsets else None
+    return PackedWeight(groups.kind, codes, scales, offsets, inputs, group, groups.by_block)
 
 
 def weight_bytes(weight: PackedWeight) -> int:

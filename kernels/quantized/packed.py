@@ -36,6 +36,8 @@ FP4_VALUES = (*E2M1_VALUES, *(-value for value in E2M1_VALUES))
 INT4_ZERO_CODE = 8
 """The code of int4 that stands for 0."""
 SINGLE_GROUP_INPUTS = 1 << 30
+BLOCK_OUTPUTS = 128
+"""Outputs of a block that shares its scales in fp8 checkpoints."""
 FP8_NAN_CODE = 0x7F
 """The fp8 code of NaN, without its sign."""
 
@@ -66,6 +68,7 @@ class PackedWeight:
     offsets: Tensor | None  # the same
     inputs: int
     group: int
+    by_block: bool = False  # `BLOCK_OUTPUTS` neighbouring outputs, from a multiple on, have the same scales
 
     @property
     def outputs(self) -> int:
@@ -134,6 +137,7 @@ def pack(weights: Sequence[WeightCodes], device: torch.device) -> PackedWeight:
         None if offsets is None else narrowed(offsets).to(device).contiguous(),
         inputs,
         min(group, tile_count(inputs, RUN_BYTES) * RUN_BYTES),
+        scales.equal(scales[:, ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, 1)[:, : scales.shape[1]]),
     )
 
 

@@ -3,11 +3,11 @@
     y[r, o] = sum_g row_scales[g, r] scales[g, o] sum_i x[r, i] v[o, i] + b[o]    over the inputs i of group g
 
 Tensor cores multiply bytes twice as fast as 16-bit values; int8 sums of a group are exact. A group is all inputs, or
-rows and weights share groups of as many. fp8 needs a device that multiplies it (sm_89). Hopper keeps but some 14 digits
-of a sum of fp8 products (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437, section 3.3.2): so such a sum goes to a
-total in fp32 after each step of up to 128 inputs. On Blackwell in data centers rows that meet int8 stay as they are:
-Triton 3.7 multiplies int8 there by Ampere's instructions, at half of the rate at which the device multiplies bf16 by
-its own.
+rows and weights share groups of as many; outputs of a tile may share the scale of a group, too. fp8 needs a device that
+multiplies it (sm_89). Hopper keeps but some 14 digits of a sum of fp8 products (DeepSeek-AI, 2024,
+https://arxiv.org/abs/2412.19437, section 3.3.2): so such a sum goes to a total in fp32 after each step of up to 128
+inputs. On Blackwell in data centers rows that meet int8 stay as they are: Triton 3.7 multiplies int8 there by Ampere's
+instructions, at half of the rate at which the device multiplies bf16 by its own.
 """
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.device import converts_fp8, is_hopper, multiplies_by_groups
 from kernels.launching import launched_directly
-from kernels.quantized.packed import PackedWeight
+from kernels.quantized.packed import BLOCK_OUTPUTS, PackedWeight
 from kernels.quantized.packed import reference as unpacked
 from kernels.quantized.product import NEIGHBOUR_ROW_TILES
 from kernels.quantized.product import unsupported as unsupported_format
@@ -87,7 +87,7 @@ def row_product(
         return output
     options = (config or _config(weight, output)).options()
     runs = len(weight.codes)
-    in_runs = weight.runs_of_step(options.pop("RUNS"))
+    in_runs, grouped = weight.runs_of_step(options.pop("RUNS")), len(weight.scales) > 1
     _multiply[(tile_count(outputs, options["TILE"]) * tile_count(count, options["ROWS"]),)](
         rows.values,
         rows.scales,
@@ -101,7 +101,8 @@ def row_product(
         output.stride(0),
         KIND=rows.form.kind,
         GROUP=rows.form.group,
-        GROUPED=len(weight.scales) > 1,
+        GROUPED=grouped,
+        SHARED=grouped and weight.by_block and BLOCK_OUTPUTS % options["TILE"] == 0,
         EVEN=runs % in_runs == 0,
         BIAS=bias is not None,
         RUNS=in_runs,
@@ -135,6 +136,7 @@ def _multiply(
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     GROUPED: tl.constexpr,
+    SHARED: tl.constexpr,
     EVEN: tl.constexpr,
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -162,6 +164,11 @@ def _multiply(
     values = x + (own.to(tl.int64) * (runs * RUN_BYTES))[:, None] + byte[None, :]
     begin = codes + (byte // RUN_BYTES * (width * RUN_BYTES) + byte % RUN_BYTES)[:, None] + (mine * RUN_BYTES)[None, :]
     total = tl.zeros([ROWS, TILE], SUM)
+    # Scales are loaded a step ahead where a tile has a single scale of weights: registers have room for that one.
+    next_row_scale, next_scale = row_scales, scales
+    if SHARED:
+        scales += place // together * TILE
+        next_row_scale, next_scale = tl.load(row_scales + own), tl.load(scales).to(tl.float32)
     for step in range(tl.cdiv(runs, RUNS)):
         here = begin + step * RUNS * (width * RUN_BYTES)
         if EVEN:
@@ -170,7 +177,13 @@ def _multiply(
             there = step * RUNS + byte // RUN_BYTES < runs
             left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
             right = tl.load(here, mask=there[:, None], other=0.0)
-        if GROUPED:
+        if SHARED:
+            factor = next_row_scale * next_scale
+            group = tl.minimum((step + 1) * STEP, (runs - 1) * RUN_BYTES) // GROUP
+            next_row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
+            next_scale = tl.load(scales + group * width).to(tl.float32)
+            total += tl.dot(left, right).to(tl.float32) * factor[:, None]
+        elif GROUPED:
             group = (step * STEP) // GROUP
             row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
             scale = tl.load(scales + group * width + mine).to(tl.float32)

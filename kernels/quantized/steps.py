@@ -2,9 +2,9 @@
 
 A step has `RUNS` runs of each output of a tile (`packed.py`). All of its inputs are of one group or, with one run, each
 half of them is: so a step has two vectors of scales at most. They are loaded one step ahead: they are too short for
-the pipeline's copies, which bring the codes. Numbers are rounded to the format of x, as a dequantized weight's would
-be; where an output has a single scale, codes are exact in it, and the scale multiplies a finished sum. Weights of 4
-bits have their own steps (`four_bits.py`).
+the pipeline's copies, which bring the codes. Codes are exact in the format of x: where an output has a single scale,
+it multiplies a finished sum, and with few rows a step's scale multiplies the step's sums. Else weights are rounded to
+the format of x, as a dequantized weight's are. Weights of 4 bits have their own steps (`four_bits.py`).
 
 The tile of weights is the first operand, `[TILE, inputs] [inputs, ROWS]`: products of warp groups take that one from
 registers, and few rows as the second one.
@@ -12,6 +12,8 @@ registers, and few rows as the second one.
 
 import triton
 import triton.language as tl
+
+from kernels.quantized.four_bits import COMPILED, MAX_BEHIND_ROWS
 
 RUN_BYTES = tl.constexpr(32)
 INT8_OFFSET = tl.constexpr(8388608.0 + 128)
@@ -34,6 +36,29 @@ def dequantized(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
     else:  # sign, 4 bits of exponent, 3 of mantissa: the shift copies the sign into the exponent's head
         tl.static_assert(KIND == "fp8")
         return (((bits << 24) >> 4) & -0x78000001).to(tl.float32, bitcast=True) * FP8_FACTOR
+
+
+@triton.constexpr_function
+def fp8_conversion(short: bool) -> str:
+    """Returns assembly that makes two numbers of two fp8 codes in 16 bits: fp16 if `short`, else bf16.
+
+    A code moves to the lower byte of a number, and its sign to all bits of the upper byte: then one shift brings all
+    digits to their places, and leaves the sign at the head.
+    """
+    left, mask, factor = (7, 0xBF80BF80, 0x5C005C00) if short else (4, 0x87F087F0, 0x7B807B80)
+    made = f"cvt.u32.u16 a, $1; prmt.b32 a, a, 0, 0x9180; shl.b32 a, a, {left}; and.b32 a, a, {mask:#x};"
+    made += f"mov.b32 b, {factor:#x}; mov.b32 c, 0x80008000; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
+    return "{.reg .b32 a, b, c;" + made + "}"
+
+
+@triton.jit
+def values(codes: tl.tensor, like: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """Converts codes, exactly, to the format of `like`."""
+    if COMPILED and KIND == "fp8" and like.dtype != tl.float32:
+        asm: tl.constexpr = fp8_conversion(like.dtype == tl.float16)
+        return tl.inline_asm_elementwise(asm, "=r,h", [codes], dtype=like.dtype, is_pure=True, pack=2)
+    else:
+        return dequantized(codes, KIND).to(like.dtype)
 
 
 @triton.jit
@@ -148,7 +173,12 @@ def add_step(
     RUNS: tl.constexpr,
 ) -> tl.tensor:
     """Adds a step's product to a `total` `[TILE, ROWS]`."""
-    if GROUP % in_step(RUNS) == 0:
+    if not SCALED:
+        return tl.dot(values(codes, x, KIND), x, total, input_precision="ieee")
+    elif GROUP % in_step(RUNS) == 0 and not OFFSETS and total.shape[1] <= MAX_BEHIND_ROWS:
+        part = tl.dot(values(codes, x, KIND), x, tl.zeros(total.shape, tl.float32), input_precision="ieee")
+        return total + part * scale[:, None]
+    elif GROUP % in_step(RUNS) == 0:
         weight = scaled(codes, scale[:, None], offset[:, None], KIND, SCALED, OFFSETS)
         return tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
     else:

@@ -84,7 +84,7 @@ def _room(packed: PackedWeight, experts: int) -> PackedWeight:
         return tensor.new_zeros((experts, *tensor.shape))
 
     offsets = None if packed.offsets is None else of_all(packed.offsets)
-    return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets)
+    return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets, by_block=False)
 
 
 def _with_room_for(whole: PackedWeight, packed: PackedWeight) -> PackedWeight:

@@ -49,3 +49,14 @@ def test_what_the_kernels_do_not_take_is_named() -> None:
     assert unsupported(drawn("int4", 2, 96, 16)) == why
     table = drawn("fp4", 2, 64, 32)._replace(table=tuple(float(value) for value in range(16)))
     assert unsupported(table).startswith("codes of 4 bits stand for themselves or for MXFP4's numbers")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "block", "shared"),
+    [((300,), 128, True), ((256, 100), 128, True), ((100, 256), 128, False), ((300,), 64, False), ((300,), 256, True)],
+)
+def test_blocks_of_outputs_that_share_scales(outputs: tuple[int, ...], block: int, shared: bool) -> None:
+    weights = [drawn("fp8", each, 256, 128) for each in outputs]
+    for weight in weights:
+        weight.scales.copy_(weight.scales[::block].repeat_interleave(block, 0)[: len(weight.scales)])
+    assert pack(weights, CPU).by_block == shared

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.quantized.four_bits import MAX_BEHIND_ROWS
-from kernels.quantized.packed import CodeKind, WeightCodes, pack
+from kernels.quantized.packed import RUN_BYTES, CodeKind, WeightCodes, pack
 from kernels.quantized.product import (
     CANDIDATE_CONFIGS,
     MAX_SPLIT_K_ROWS,
@@ -28,11 +28,13 @@ SMALL = Config({"TILE": 16, "RUNS": 2}, warps=4, stages=2)
 def check(
     weight: WeightCodes, x: Tensor, bias: Tensor | None = None, config: Config | None = SMALL, parts: int = 1
 ) -> None:
-    """Weights are wrong by 3 units of fp32 of their terms, and rounded to the format unless they have 4 bits and scales
-    multiply sums of few rows; a sum of n products is wrong by WALK sqrt(n) units of fp32 of the sum of their magnitudes
-    (see paged_problem.py), a scale behind it and the bias by 3, each part by one more; and the result is rounded."""
+    """Weights are wrong by 3 units of fp32 of their terms, and rounded to the format unless scales multiply sums: with
+    few rows, but not of 8 bits with offsets or with two groups in a run; a sum of n products is wrong by WALK sqrt(n)
+    units of fp32 of the sum of their magnitudes (see paged_problem.py), a scale behind it and the bias by 3, each part
+    by one more; and the result is rounded."""
     single, kept, rows = 2**-24, torch.finfo(x.dtype).eps / 2, len(x)
-    exact_weights = x.dtype == torch.float32 or (weight.kind in ("int4", "fp4") and rows <= MAX_BEHIND_ROWS.value)
+    behind = weight.kind in ("int4", "fp4") or (weight.offsets is None and weight.group % RUN_BYTES == 0)
+    exact_weights = x.dtype == torch.float32 or (behind and rows <= MAX_BEHIND_ROWS.value)
     exactly, terms = exact(weight).to(x.device), magnitudes(weight).to(x.device)
     expected = x.double() @ exactly.t()
     bound = x.double().abs() @ terms.t()

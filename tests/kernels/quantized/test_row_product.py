@@ -60,6 +60,16 @@ def test_every_candidate_computes_the_same(config: Config, device: torch.device)
         check(weight, torch.randn(130, 300, device=device), config=config)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("config", [SMALL, *CANDIDATE_CONFIGS[:3]], ids=str)
+def test_blocks_of_outputs_that_share_a_scale(kind: str, config: Config, device: torch.device) -> None:
+    """The last block has fewer outputs, and the last group fewer inputs; a tile of 256 outputs has two scales."""
+    weight = drawn(kind, 300, 500, 128)  # type: ignore[arg-type]
+    weight.scales.copy_(weight.scales[::128].repeat_interleave(128, 0)[:300])
+    assert pack([weight], device).by_block
+    check(weight, torch.randn(19, 500, device=device), torch.randn(300, device=device), config=config)
+
+
 def test_int8_is_summed_exactly(device: torch.device) -> None:
     """In fp32 each of these sums would lose the last digit."""
     inputs = 4096
