@@ -9,24 +9,28 @@ from typing import Any
 
 import anthropic.types
 import httpx
+import msgspec
 import openai.types.chat
 import openai.types.responses
 import pytest
 from pydantic import TypeAdapter
 
+from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS
+from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest, StreamOptions
 from tests.e2e.asked.asked import CHAT, COMPLETION, MESSAGES, RESPONSES, Asked, Got
 from tests.e2e.asked.chats import CHATS
 from tests.e2e.asked.completions import COMPLETIONS
 from tests.e2e.asked.frameworks import FRAMEWORKS
 from tests.e2e.asked.load_tools import LOAD_TOOLS
 from tests.e2e.asked.messages import MESSAGES as MESSAGES_ASKED
+from tests.e2e.asked.parameters import PARAMETERS, SUPPORTED_BY_NAME, sent
 from tests.e2e.asked.responses import RESPONSES as RESPONSES_ASKED
 from tests.e2e.asked.tokens import TOKENS
 from tests.e2e.asked.tools import TOOLS
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
-LISTS = (LOAD_TOOLS, TOKENS, COMPLETIONS, CHATS, TOOLS, FRAMEWORKS, RESPONSES_ASKED, MESSAGES_ASKED)
+LISTS = (LOAD_TOOLS, TOKENS, COMPLETIONS, CHATS, TOOLS, FRAMEWORKS, PARAMETERS, RESPONSES_ASKED, MESSAGES_ASKED)
 ASKED = {asked.name: asked for one in LISTS for asked in one}
 AT_ONCE = 16
 WHOLE: dict[str, TypeAdapter[Any]] = {
@@ -61,6 +65,15 @@ def answers(system: System) -> dict[str, httpx.Response]:
 
 def test_no_two_requests_have_one_name() -> None:
     assert len(ASKED) == sum(map(len, LISTS))
+
+
+def test_every_parameter_of_the_page_is_known_and_asked_for() -> None:
+    known = {one.name for kind in (ChatRequest, CompletionRequest) for one in msgspec.structs.fields(kind)}
+    known |= {f"stream_options.{one.name}" for one in msgspec.structs.fields(StreamOptions)}
+    assert {*SUPPORTED_BY_NAME} == known - {"stream_options"} | {*CHAT_PARAMETERS, *COMPLETION_PARAMETERS}
+    assert {*SUPPORTED_BY_NAME} <= {
+        name for one in ASKED.values() if one.path in (CHAT, COMPLETION) for name in sent(one)
+    }
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -1,4 +1,4 @@
-"""Two hosts that are joined by a slow link which loses packets: the link itself, and the split system across it."""
+"""The split system on two hosts, whose link is slow, loses packets, and is cut for a while."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +9,14 @@ import pytest
 from pricing.links import Nearness, nearness
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.host import Host, need_root_and
+from tests.e2e.harness.streams import Streams
 from tests.e2e.harness.system import System
 from tests.e2e.harness.two_hosts import ADDRESSES, ADDRESSES_6, DEVICE, two_hosts
+from tests.waiting import wait_until
 
 DELAY = 0.02  # seconds one way, so that a round trip takes 40 ms at least
 LOSS = 0.01
+LONG_ANSWER_TOKENS = 150
 LENGTHS = [1, 15, 16, 17, 40, 64, 65, 100, 128, 200, 300, 511]
 WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56", "--kv-transport", "tcp")
 PORTS = range(20000, 20004)
@@ -29,10 +32,12 @@ def needs() -> None:
 def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: Path) -> None:
     """The decode worker on one host, and by IPv6; all else on the other, and by IPv4.
 
-    Workers announce the interface of the link, listen on ports of a range, and pass KV over three connections.
+    Workers announce the interface of the link, listen on ports of a range, and pass sealed KV over three connections.
+    While the link is cut, the prefill worker goes on with the answers; afterwards handoffs cross the link again.
     """
     model = build_served_model(tmp_path / "model", "llama")
     runs = references(model, LENGTHS, new_tokens=24)
+    long_runs = references(model, LENGTHS[3:11], LONG_ANSWER_TOKENS, seed=1)
     with two_hosts(DELAY, LOSS, seed=2) as hosts:
 
         def host_of(name: str) -> Host:
@@ -45,6 +50,19 @@ def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: 
             records = {record.role: record for record in system.wait_until_idle()}
             decode = records["decode"]
             finished = system.finished()
+            streams = Streams(system.gateway_url, long_runs)
+            with hosts.a.inside():  # and so are the streams' threads
+                streams.begin_to_flow(4)
+                hosts.loss = 1.0
+                assert streams.flowing() > 0
+                assert streams.finish() == 4
+                assert system.retried() > 0
+                hosts.loss = LOSS
+                wait_until(lambda: system.usable() == 2, "the gateway to reach the decode worker again")
+                streams.begin(2)
+                assert streams.finish() == 6
+            system.wait_until_idle()
+            again = system.finished()[-2:]
         to_decode, to_prefill = hosts.directions
     urls = [urlsplit(each) for each in (records["prefill"].address, decode.address, decode.handoff_address)]
     assert [url.hostname for url in urls] == [ADDRESSES[0], ADDRESSES_6[1], ADDRESSES_6[1]]
@@ -55,3 +73,4 @@ def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: 
     assert decode.load.handoff_bytes < to_decode.carried_bytes  # all KV went over this link
     assert to_decode.dropped > 0 and to_prefill.dropped > 0
     assert all(record.attempts == 1 for record in finished)  # nobody was taken for dead
+    assert {(record.transport, record.sealed) for record in [*finished, *again]} == {("tcp", True)}
