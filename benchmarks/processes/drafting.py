@@ -11,9 +11,13 @@ from pricing.fit import StepFit
 MAX_DRAFT_TOKENS = {"ngram": 16, "medusa": 4, "draft": 8}
 
 
-def drafting(method: str, tree: tuple[int, ...] = ()) -> MakeSpeculation:
+def drafting(method: str, tree: tuple[int, ...] = (), fixed: int = 0) -> MakeSpeculation:
+    """Drafts `fixed` tokens in each step; 0: as many as the controller chooses."""
+
     def make(blocks: BlockManager, fit: StepFit) -> Speculation:
         proposer, most = NGramProposer() if method == "ngram" else EngineProposer(), MAX_DRAFT_TOKENS[method]
+        if fixed:
+            return Speculation(blocks, proposer, fixed)
         return Speculation(blocks, proposer, most, DraftController(fit, most, proposer.in_engine, tree))
 
     return make

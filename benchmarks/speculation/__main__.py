@@ -3,7 +3,9 @@
 Both serve the same prompts in turn, on one thread and its own clock, so that a busy machine shows little; their tokens
 have to be equal. A ratio is that of one round, of seconds for all tokens of a batch, prompts included; the table has
 the median of the rounds, and the quartiles. *told again* and the like: see `texts.py`. *story* at temperature 1 and
-*random*, whose prompts are random tokens, say nothing twice: there guesses only cost.
+*random*, whose prompts are random tokens, say nothing twice: there guesses only cost. With `--size` the model is the
+demo model made larger without a change of its function (`benchmarks/models/widened.py`), so that a trained draft meets
+trained targets of several sizes.
 """
 
 import sys
@@ -11,11 +13,13 @@ import time
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta, Struct
 
+from benchmarks.models.widened import SIZES, widen
 from benchmarks.processes.drafting import drafting
 from benchmarks.processes.in_process import Loop, add, answers, quiet
 from benchmarks.report import head, row
@@ -53,8 +57,11 @@ class SpeculationConfig(Struct, frozen=True, kw_only=True):
     """Measures guesses against none on the demo model."""
 
     guessing: Annotated[Literal["ngram", "medusa", "draft"], Meta(description="who guesses")] = "ngram"
+    guesses: Annotated[int, Meta(ge=0, description="guesses in each step; 0: the controller chooses")] = 0
+    size: Annotated[Literal["1.9M", "6.7M", "18M", "118M"], Meta(description="parameters of the model")] = "1.9M"
     rounds: Annotated[Positive, Meta(description="batches of each row")] = 20
     only: Annotated[str, Meta(description="kinds of texts, with commas between them; empty: all")] = ""
+    batch: Annotated[int, Meta(ge=0, description="only rows with this batch; 0: all")] = 0
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:
@@ -68,10 +75,14 @@ def main() -> int:
     config = parse_or_exit(SpeculationConfig, "benchmarks.speculation")
     torch.set_num_threads(1)
     who = config.guessing
-    engine_config = EngineConfig(
-        model=str(DEMO), device="cpu", max_model_len=1024, kv_memory=256 << 20, speculation=who, **GIVEN[who]
-    )
-    engine = load_engine(engine_config, quiet)
+    with TemporaryDirectory() as made:
+        model = Path(made) if config.size in SIZES else DEMO
+        if config.size in SIZES:
+            widen(DEMO, model, SIZES[config.size])
+        engine_config = EngineConfig(
+            model=str(model), device="cpu", max_model_len=1024, kv_memory=256 << 20, speculation=who, **GIVEN[who]
+        )
+        engine = load_engine(engine_config, quiet)
     executor, proposing = Executor(engine), Executor(engine, proposer=engine.proposer)
     answering = Loop(executor, engine_config, clock=time.thread_time)
     prompts = Prompts(DEMO, lambda ids: run(answering, [ids], 200, 0.0)[1][0])
@@ -81,9 +92,9 @@ def main() -> int:
     for kind, temperature, batches in ROWS:
         if config.only and kind not in config.only.split(","):
             continue
-        for batch in batches:
+        for batch in (each for each in batches if config.batch in (0, each)):
             plain = Loop(executor, engine_config, clock=time.thread_time)
-            fast = Loop(proposing, engine_config, drafting(who, engine.tree), clock=time.thread_time)
+            fast = Loop(proposing, engine_config, drafting(who, engine.tree, config.guesses), clock=time.thread_time)
             rates: list[tuple[float, float]] = []
             for number in range(config.rounds + WARM_UP_BATCHES):
                 if kind == "random":
