@@ -137,7 +137,7 @@ def pack(weights: Sequence[WeightCodes], device: torch.device) -> PackedWeight:
         None if offsets is None else narrowed(offsets).to(device).contiguous(),
         inputs,
         min(group, tile_count(inputs, RUN_BYTES) * RUN_BYTES),
-        scales.equal(scales[:, ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, 1)[:, : scales.shape[1]]),
+        shared_in_blocks(scales),
     )
 
 
@@ -153,6 +153,11 @@ def narrowed(numbers: Tensor) -> Tensor:
         if ((short.float() == numbers) | numbers.isnan()).all():
             return short
     return numbers
+
+
+def shared_in_blocks(scales: Tensor) -> bool:
+    """Returns whether each `BLOCK_OUTPUTS` outputs of `[groups, out]` scales, from a multiple on, have the same."""
+    return scales.equal(scales[:, ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, 1)[:, : scales.shape[1]])
 
 
 def needed(offsets: Tensor) -> bool:

@@ -188,7 +188,8 @@ def looked_at_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("engine.backends.triton.attention", "kernels.quantized.product"):
         monkeypatch.setattr(f"{module}.processors", lambda device: 132)
     monkeypatch.setattr("kernels.quantized.packed.narrowed", lambda numbers: numbers.half())
-    monkeypatch.setattr("kernels.quantized.packed.needed", lambda offsets: False)
+    for question in ("needed", "shared_in_blocks"):
+        monkeypatch.setattr(f"kernels.quantized.packed.{question}", lambda values: False)
 
 
 MIXTURE = {"_route": 1, "_sort": 1, "_multiply": 2, "_sum_used": 1}
