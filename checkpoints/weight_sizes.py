@@ -82,7 +82,7 @@ def tensor_bytes(directory: Path, dtype: str, quantization: str) -> dict[str, fl
 
 
 def least_of(sizes: Mapping[str, float]) -> int:
-    """Returns the bytes of all tensors, of tables with a row for each token only those of the largest."""
+    """Returns the bytes of all tensors; of the tables with a row for each token, only the largest counts."""
     tables = [size for name, size in sizes.items() if TOKEN_TABLE_REGEX.search(name)]
     return int(sum(sizes.values()) - sum(tables) + max(tables, default=0))
 

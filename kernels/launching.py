@@ -112,7 +112,7 @@ class _Layout:
 
 
 def _are_watched(kernel: Any) -> bool:
-    """Returns whether somebody's hooks, or checks for debugging, take part in launches."""
+    """Returns whether hooks of a profiler, or debugging checks, take part in launches."""
     runtime = knobs.runtime
     return bool(
         getattr(runtime.launch_enter_hook, "calls", True)

@@ -53,7 +53,7 @@ class AdaptedRows:
 
 
 def tile_rows(rows: int, adapters: int) -> int:
-    """Returns the rows of a tile for `rows` rows of so many adapters."""
+    """Returns the rows of a tile, given all rows of a step and the number of their adapters."""
     return MANY_ROWS if rows >= MANY_ROWS * adapters else FEW_ROWS
 
 

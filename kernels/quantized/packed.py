@@ -147,7 +147,7 @@ def one_of(weight: PackedWeight, expert: int) -> PackedWeight:
 
 
 def narrowed(numbers: Tensor) -> Tensor:
-    """Converts fp32 values to 16 bits if that is exact for all of them, first to what is multiplied by bf16 at once."""
+    """Converts fp32 values to bf16, or else to fp16, if that is exact for all values."""
     for dtype in (torch.bfloat16, torch.float16):
         short = numbers.to(dtype)
         if ((short.float() == numbers) | numbers.isnan()).all():

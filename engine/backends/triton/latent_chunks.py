@@ -127,7 +127,7 @@ def _key_bytes(attention: LatentAttention, dtype: torch.dtype) -> int:
 
 
 def _spans(blocks: Sequence[int], most: int) -> Iterator[slice]:
-    """Cuts sequences of so many blocks into runs of up to `most` blocks, or of a single sequence."""
+    """Cuts sequences, given their numbers of blocks, into runs of up to `most` blocks, or of a single sequence."""
     begin, taken = 0, 0
     for work, count in enumerate(blocks):
         if work > begin and taken + count > most:
