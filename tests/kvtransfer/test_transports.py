@@ -384,6 +384,8 @@ async def test_a_receiver_that_is_killed_in_any_state_frees_the_sender(way: Way,
         receiver = both.inbound.side.handoffs[HandoffKey(PREFILL, 1)]
         if state != "WAITING":
             await until(lambda: receiver.state is DecodeHandoffState.GRANTED, "it is not granted")
+            sender = link.side.handoffs[1]
+            await until(lambda: sender.state is PrefillHandoffState.STREAMING, "the Grant does not arrive")
             both.compute(1)
         if state in ("VERIFYING", "OWNED"):
             both.commit(1)
