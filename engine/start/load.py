@@ -72,7 +72,7 @@ def load_engine(
 
     progress("making the KV pool", 0.0)
     load = PoolLoad(longest, in_flight=loaded.backend.launch_depth * config.max_batch_tokens)
-    counts, pool_bytes = _size_pool(config, loaded, proposer, load)
+    counts, pool_bytes = _size_pool(config, loaded, proposer, load, progress)
     tier = _make_tier(config, spec, device, pool_bytes)
     engine = loaded.with_pool(counts, tier)
     engine.pool.begin()
@@ -112,19 +112,20 @@ def load_engine(
         memory=memory,
         follower=engine.follower,
         tree=proposer.tree,
-        proposer=proposer.begin(engine, counts, model_config),
+        proposer=proposer.begin(engine, counts, model_config, progress),
     )
     _log(ready, config)
     return ready
 
 
 def _size_pool(
-    config: EngineConfig, loaded: LoadedModel, proposer: LoadedProposer, load: PoolLoad
+    config: EngineConfig, loaded: LoadedModel, proposer: LoadedProposer, load: PoolLoad, progress: Progress
 ) -> tuple[Counts, int]:
-    adapter_bytes = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
-    proposer.warm_up()  # takes the memory of the draft's steps before the rest is shared out
+    kept = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
+    kept += proposer.own_kv_bytes
+    kept += proposer.warm_up(progress)  # takes the memory of the draft's steps before the rest is shared out
     spec = proposer.with_kv_of_draft(loaded.spec)
-    counts = blocks_that_fit(config, spec, loaded.backend.device, load, adapter_bytes + proposer.own_kv_bytes)
+    counts = blocks_that_fit(config, spec, loaded.backend.device, load, kept)
     return counts, bytes_of_counts(spec, counts)
 
 

@@ -1,7 +1,7 @@
 """Loads the draft model of a target, checks that it matches, and makes its KV beside the target's pool."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,12 +11,20 @@ from checkpoints.model_location import locate
 from contracts.errors import ConfigError
 from contracts.kv.spec import KVSpec, blocks_for
 from contracts.messages.sampling import Sampling
+from engine.backends.base import DecodeSteps
 from engine.device import device_errors
 from engine.model.config import TextModel
 from engine.model.weights import Checkpoint
 from engine.plan import StepPlan, StepResult, Work
-from engine.speculation.proposers.draft import DraftModel, DraftProposer, own_blocks
+from engine.speculation.proposers.draft import (
+    MAX_SEQUENCES_PER_STEP,
+    RECORDED_TOKENS,
+    DraftModel,
+    DraftProposer,
+    own_blocks,
+)
 from engine.start.block_counts import Counts
+from engine.start.device_memory import device_memory
 from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
 from engine.start.vocabularies import refuse_other_vocabulary
@@ -36,6 +44,8 @@ class LoadedDraft:
     main: int  # the target's KV group whose block tables it shares: the first without a window
     most: int  # maximum draft tokens of a step
     chunk: int  # maximum tokens computed in one step, besides draft tokens
+    records: bool  # whether its steps are recorded, where the backend can
+    sequences: int  # maximum sequences of a recorded step
 
     def weights_bytes(self) -> int:
         return self.loaded.model.weights_bytes()
@@ -53,21 +63,45 @@ class LoadedDraft:
         larger = structs.replace(group, block_bytes=group.block_bytes + more)
         return structs.replace(target, groups=(*target.groups[: self.main], larger, *target.groups[self.main + 1 :]))
 
-    def proposer(self, counts: Counts, target: TextModel) -> DraftProposer:
-        """Allocates the draft's KV for a target's pool of `counts` blocks, and makes the proposer."""
+    def proposer(self, counts: Counts, target: TextModel, progress: Progress) -> DraftProposer:
+        """Allocates the draft's KV for a target's pool of `counts` blocks, records its steps, makes the proposer."""
+        draft = self._with_pool(counts, target)
+        draft = replace(draft, steps=self._record(draft, progress))
+        return DraftProposer(draft, target.vocab_size, self.most, self.chunk)
+
+    def _with_pool(self, counts: Counts, target: TextModel) -> DraftModel:
         loaded, count = self.loaded, counts[self.main]
         engine = loaded.with_pool([count + self._own()] * len(loaded.spec.groups))
         config = structs.replace(loaded.config, max_model_len=min(loaded.config.max_model_len, target.max_model_len))
-        draft = DraftModel(engine.backend, engine.model, config, engine.pool, engine.attention, self.main, count)
-        return DraftProposer(draft, target.vocab_size, self.most, self.chunk)
+        return DraftModel(engine.backend, engine.model, config, engine.pool, engine.attention, self.main, count)
 
-    def warm_up(self) -> None:
-        """Compiles the kernels of its steps on a GPU, and allocates their memory before the pool is sized."""
-        backend, config, size = self.loaded.backend, self.loaded.config, self.loaded.spec.groups[0].block_tokens
-        if backend.device.type != "cuda":
-            return
+    def _record(self, draft: DraftModel, progress: Progress) -> DecodeSteps | None:
+        if not self.records:
+            return None
+        with torch.inference_mode(), device_errors():
+            return draft.backend.decode_steps(
+                draft.model,
+                draft.config,
+                draft.pool.layers,
+                self.sequences,
+                lambda stage, percent: progress(f"{stage} of the draft model", percent),
+                guesses=RECORDED_TOKENS - 1,
+                mixed_tokens=self.chunk,
+                in_flight=self.most * draft.backend.launch_depth,
+            )
+
+    def warm_up(self, progress: Progress) -> int:
+        """Runs its steps on a GPU before the pool is sized: their kernels are compiled, their memory is allocated.
+
+        Returns the bytes that recorded steps will keep.
+        """
+        config, size = self.loaded.config, self.loaded.spec.groups[0].block_tokens
+        device = self.loaded.backend.device
+        if device.type != "cuda":
+            return 0
         blocks = blocks_for(self.chunk, size)
-        proposer = self.proposer((1 + blocks,) * (self.main + 1), config)
+        draft = self._with_pool((1 + blocks,) * (self.main + 1), config)
+        proposer = DraftProposer(draft, config.vocab_size, self.most, self.chunk)
         tables = (list(range(1, 1 + blocks)),) * (self.main + 1)
         tokens = [0] * (min(self.chunk, config.max_model_len - self.most) - 1)
         work = Work(0, 0, [0], tables, Sampling(seed=0), tokens=tokens, propose=self.most)
@@ -75,6 +109,9 @@ class LoadedDraft:
             for step in range(2):  # first a text, then its continuation
                 proposer.propose(StepPlan(step, [work]), StepResult(step, [[0]]), torch.empty(0))
                 tokens.append(0)
+        free = device_memory(device).free
+        steps = self._record(draft, progress)
+        return max(0, free - device_memory(device).free) if steps is not None else 0
 
 
 def load_draft(
@@ -104,4 +141,11 @@ def load_draft(
         speculative_tokens=0,
     )
     loaded = load_model(own, progress, open_weights)
-    return LoadedDraft(loaded, main, config.speculative_tokens or DEFAULT_DRAFT_TOKENS, config.max_batch_tokens)
+    return LoadedDraft(
+        loaded,
+        main,
+        most=config.speculative_tokens or DEFAULT_DRAFT_TOKENS,
+        chunk=config.max_batch_tokens,
+        records=config.decode_graphs == "on",
+        sequences=min(MAX_SEQUENCES_PER_STEP, config.max_sequences, config.max_batch_tokens),
+    )

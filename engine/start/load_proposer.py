@@ -48,13 +48,13 @@ class LoadedProposer:
         """Returns the spec by which the target's pool is sized: its blocks carry the draft's KV, too."""
         return target if self.draft is None else self.draft.with_blocks_of(target)
 
-    def warm_up(self) -> None:
-        if self.draft is not None:
-            self.draft.warm_up()
+    def warm_up(self, progress: Progress) -> int:
+        """Runs the draft's steps before the pool is sized; returns the bytes that its recorded steps will keep."""
+        return self.draft.warm_up(progress) if self.draft is not None else 0
 
-    def begin(self, engine: Engine, counts: Counts, target: TextModel) -> ModelProposer | None:
+    def begin(self, engine: Engine, counts: Counts, target: TextModel, progress: Progress) -> ModelProposer | None:
         if self.draft is not None:
-            return self.draft.proposer(counts, target)
+            return self.draft.proposer(counts, target, progress)
         return self.medusa or engine.follower
 
 

@@ -74,11 +74,12 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         progress: Progress,
         guesses: int = 0,
         mixed_tokens: int = 0,
+        in_flight: int = 0,
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
         plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
-        sizes = attention.block, self.device, self.launch_depth, attention.groups, plan
+        sizes = attention.block, self.device, in_flight or self.launch_depth, attention.groups, plan
         inputs = {each: DecodeInputs(most_with(each, most), width, *sizes, each) for each in {1, 1 + guesses}}
         mixed, adapts = None, self.linears.adapts
         sizes_of_mixed = [rows for rows in MIXED_ROWS if rows <= mixed_tokens]

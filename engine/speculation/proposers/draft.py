@@ -5,9 +5,11 @@ token is drawn with the target's filters and the noise of its seed, sample and o
 distributions are similar, both draw the same token.
 
 Tokens without draft KV, such as a whole prompt after a handoff, are computed first, in chunks beside the target's
-steps. Draft tokens are computed one position at a time, for all sequences at once.
+steps. Draft tokens are computed one position at a time, for all sequences at once. Where the backend records steps,
+both are replayed: each position takes the previous one's tokens on the device.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,19 +20,21 @@ from torch import Tensor
 
 from contracts.kv.spec import blocks_for
 from engine.backends.adjuster import is_adjusted
-from engine.backends.base import Backend
+from engine.backends.base import Backend, DecodeSteps
 from engine.backends.sampler import Draw
 from engine.device import to_device
 from engine.kv.pool import KVPool
 from engine.model.attention import Attention
-from engine.model.batch import Batch, BlockTables, GroupTables, Ints, block_tables, build_batch
+from engine.model.batch import Batch, BlockTables, GroupTables, Ints, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
-from engine.plan import Proposal, StepPlan, StepResult, Work
+from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
 from engine.speculation.proposers.held import HeldKV
 
 MAX_SEQUENCES_PER_STEP = 64
 """Maximum sequences that get draft tokens in one step."""
+RECORDED_TOKENS = 2
+"""Tokens without KV of a sequence whose draft tokens were all accepted: the last of these, and the one drawn after."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class DraftModel:
     attention: Attention[Any]  # over the pool
     group: int  # KV group of the target whose block tables the draft shares
     own: int  # first own block; own blocks take KV of draft tokens beyond the target's block table
+    steps: DecodeSteps | None = None  # runs the draft's steps; None: they are not recorded
 
 
 class _Asked(NamedTuple):
@@ -142,22 +147,22 @@ class DraftProposer:
         ready = [each for each in asked if each.most]
         if not ready:
             return []
-        later = self._later(works, ready)
+        turns = self._turns(works[: len(ready)], ready)
         texts = [_text(each) for each in ready]
         columns: list[Tensor] = []
         for place in range(ready[0].most):
             if place:
-                states = self._forward(later.batch(place, columns[-1]))
+                states = turns(place, columns[-1])
             columns.append(self._drawn(self._draft.model.logits(states), ready, place, texts))
         sizes = [len(column) for column in columns]
         return [column.tolist() for column in torch.cat(columns).cpu().split(sizes)]
 
     def _work(self, row: int, asked: _Asked) -> Work:
-        missing = blocks_for(asked.length + asked.most - 1, self._block_size) - len(asked.table)
+        needed = blocks_for(asked.length + asked.most - 1, self._block_size)
         table = asked.table
-        if asked.most and missing > 0:
+        if asked.most:
             own = self._draft.own + row * self._own
-            table = [*table, *range(own, own + missing)]
+            table = [*table[:needed], *range(own, own + needed - len(table))]
         return Work(
             asked.work.sequence,
             asked.held,
@@ -167,7 +172,18 @@ class DraftProposer:
         )
 
     def _first(self, works: list[Work]) -> Tensor:
+        """Computes the missing tokens; returns the states `[works that get draft tokens, hidden]` of the last ones."""
         draft = self._draft
+        lengths = np.array([len(work.token_ids) for work in works])
+        verified = lengths.max() <= RECORDED_TOKENS
+        if verified:
+            works = [structs.replace(work, proposed=tuple(work.token_ids[1:])) for work in works]
+        if draft.steps is not None and draft.steps.serves(StepPlan(0, works)):
+            states = draft.steps.run(works, None)
+            rows = lengths.cumsum() - 1
+            return states[to_device(rows, states.device)] if verified and len(rows) < len(states) else states
+        if verified:
+            works = [structs.replace(work, proposed=()) for work in works]
         batch = build_batch(StepPlan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
         for group, tables in enumerate(batch.groups):
             draft.pool.enter(group, tables.fresh_blocks)
@@ -177,13 +193,24 @@ class DraftProposer:
         draft = self._draft
         return draft.model.forward(batch, draft.attention.begin(batch), _stored)
 
+    def _turns(self, works: list[Work], ready: list[_Asked]) -> Callable[[int, Tensor], Tensor]:
+        """Returns the function that computes the states of a later position from the previous one's draft tokens."""
+        steps = self._draft.steps
+        counts = [sum(each.most > place for each in ready) for place in range(ready[0].most)]
+        if steps is None or not steps.serves(StepPlan(0, _turn(works, ready, 1))):
+            later = self._later(works, ready)
+            return lambda place, before: self._forward(later.batch(place, before))
+        return lambda place, before: steps.run(
+            _turn(works[: counts[place]], ready, place), Sampled(before, works[: len(before)])
+        )
+
     def _later(self, works: list[Work], ready: list[_Asked]) -> "_Later":
         """Prepares all later steps at once: their positions are known before their tokens."""
         size, device = self._block_size, self._draft.backend.device
         lengths = np.array([each.length for each in ready])
         most = [each.most for each in ready]
         counts = [blocks_for(each.length + each.most - 1, size) for each in ready]
-        tables = self._later_tables.of(works[: len(ready)], counts)
+        tables = self._later_tables.of(works, counts)
         positions = lengths + np.arange(-1, most[0] - 1)[:, None]  # [places, sequences]
         places = np.minimum(positions // size, tables.shape[1] - 1)  # shorter drafts: clamped, unused
         slots = tables[np.arange(len(ready)), places] * size + positions % size
@@ -238,6 +265,14 @@ class _Later(NamedTuple):
             query_lengths=np.ones(count, np.int64),
             kv_lengths=self.lengths[:count] + place,
         )
+
+
+def _turn(works: Sequence[Work], ready: Sequence[_Asked], place: int) -> list[Work]:
+    """Makes the recorded step that samples position `place`."""
+    return [
+        structs.replace(work, start=each.length - 1 + place, token_ids=[PENDING_TOKEN])
+        for work, each in zip(works, ready, strict=False)
+    ]
 
 
 def _drawn_from(asked: _Asked, place: int, text: list[int] | None) -> Work:

@@ -1,11 +1,18 @@
 """A draft model guesses, and nothing changes: its KV is where it looks for it, and its draws are the target's."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 from contracts.messages.sampling import Sampling
+from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.model.batch import Batch, Sampled
+from engine.plan import Work
+from engine.speculation.proposers.draft import DraftProposer
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import VOCABULARY, random_model
@@ -117,12 +124,42 @@ def test_steps_that_are_launched_ahead_change_nothing(twin: LoadedEngine) -> Non
     assert serving.run(asked("ahead")) == plain and not serving.guesses.cut
 
 
-def test_triton_s_kernels_foresee_themselves(models: tuple[Path, Path], twin: LoadedEngine) -> None:
+class Counted:
+    """Recorded steps of a draft model, and how many of its other steps ran beside them."""
+
+    def __init__(self, engine: LoadedEngine, patch: pytest.MonkeyPatch) -> None:
+        assert isinstance(engine.proposer, DraftProposer)
+        draft = engine.proposer._draft
+        assert isinstance(draft.steps, DecodeGraphs)
+        self.replayed: list[int] = []  # works of each recorded step
+        self.others = 0
+        run, begin = draft.steps.run, draft.attention.begin
+
+        def ran(works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
+            self.replayed.append(len(works))
+            return run(works, before, adapters)
+
+        def begun(batch: Batch) -> Any:
+            self.others += 1
+            return begin(batch)
+
+        patch.setattr(draft.steps, "run", ran)
+        patch.setattr(draft.attention, "begin", begun)
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+def test_triton_s_kernels_foresee_themselves(
+    graphs: str, models: tuple[Path, Path], twin: LoadedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the interpreter: one sequence gets fewer guesses than the other, which go across a block's end."""
-    small = {"cpu_backend": "triton", "decode_graphs": "off", "max_sequences": 2, "max_batch_tokens": 16}
+    small = {"cpu_backend": "triton", "decode_graphs": graphs, "max_sequences": 2, "max_batch_tokens": 16}
     engine = make_engine(models[0], speculation="draft", draft_model=str(models[0]), **small)
+    counted = Counted(engine, monkeypatch) if graphs == "on" else None
     prompts = make_prompts([14, 3], VOCABULARY)
     texts = [Asked(prompts[0], 5, GREEDY), Asked(prompts[1], 3, Sampling(seed=11, temperature=2.0))]
     serving = Serving(replace(engine, launch_depth=2), engine.proposer, 3, batch=32)
     assert serving.run(texts) == Serving(twin, None, 0).run(texts)
     assert serving.guesses.tokens == serving.guesses.foreseen > 0
+    if counted is not None:
+        assert counted.replayed and set(counted.replayed) == {1, 2}
+        assert counted.others == 0, "the prompts' tokens are mixed steps"
