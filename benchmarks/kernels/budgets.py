@@ -118,9 +118,10 @@ BUDGETS = (
     dense(90, INT4, 1, 3.5, 8, 4),  # the stores are of scales
     dense(90, AWQ, 32, 4.5, 4, 2),
     dense(90, MXFP4, 1, 4.1, 8, 4),
-    dense(90, INT8, 1, 6.1, 2, 0),
-    dense(90, FP8, 1, 4.6, 2, 0),
-    dense(90, FP8_BLOCKS, 1, 5.0, 2, 0),
+    dense(90, INT8, 1, 5.8, 2, 0),
+    dense(90, FP8, 1, 4.0, 2, 0),
+    dense(90, FP8, 32, 4.0, 2, 0),
+    dense(90, FP8_BLOCKS, 1, 4.0, 2, 1),
     dense(80, INT4, 1, 3.3, 8, 4),
     dense(80, AWQ, 32, 3.9, 4, 2),
     dense(89, INT4, 1, 3.4, 8, 4),
