@@ -131,6 +131,24 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
     return found.to(device, non_blocking=True)
 
 
+def to_host(tensor: Tensor) -> Tensor:
+    """Copies a tensor from CUDA to pinned memory, without a wait; on a CPU it is shared."""
+    if tensor.device.type != "cuda":
+        return tensor
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return pinned.copy_(tensor, non_blocking=True)
+
+
+def event_on(device: torch.device) -> torch.cuda.Event | None:
+    """Records an event on the current stream; None on a CPU, where everything launched is done."""
+    if device.type != "cuda":
+        return None
+    cuda: Any = torch.cuda
+    event: torch.cuda.Event = cuda.Event()
+    event.record()
+    return event
+
+
 def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     """Copies arrays of any dtypes in one transfer; each begins at a multiple of `ALIGNED_BYTES` bytes.
 

@@ -19,16 +19,17 @@ from engine.backends.adjuster import FORBIDDEN_LOGIT, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer
 from engine.backends.sampler import Draw
 from engine.constraints import GrammarConstraints
-from engine.device import device_errors, to_device
+from engine.device import device_errors, event_on, to_device, to_host
 from engine.kv.pool import KVPool
 from engine.kv.token_moves import TreeKVMoves
 from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
-from engine.plan import BlockMove, StepPlan, StepResult, Work
+from engine.plan import BlockMove, Proposal, StepPlan, StepResult, Work
 from engine.scoring import StepScoring
 from engine.speculation.proposers.model_proposer import KVProposer, ModelProposer
+from engine.speculation.proposers.pending_drafts import DraftedTokens, PendingDrafts, before_drafts, with_drafts
 from engine.speculation.verify.typical import followed, likely, may_be_typical
 from engine.speculation.verify.verification import (
     NONE_LEFT,
@@ -70,6 +71,7 @@ class LaunchedStep:
     hidden: Tensor | None  # [rows, hidden] on the device, for the proposer; None: no proposer
     states: Tensor | None  # [works, hidden] fp32 on the host, for works with `tells_state`; None: none
     done: torch.cuda.Event | None  # of the copy to the host; None: it is done
+    drafted: Mapping[int, DraftedTokens] = field(default_factory=dict)  # its pending draft tokens, by sequence
 
 
 class _Draws(NamedTuple):
@@ -113,6 +115,7 @@ class Executor:
         self._groups = spec.groups_of_layers()
         self._launched: deque[LaunchedStep] = deque()
         self._before: Sampled | None = None
+        self._pending = PendingDrafts()
         self._tables = block_tables(len(spec.groups))
         after_filters = logprobs_mode == "processed_logprobs"
         self._scoring = StepScoring(engine.backend.scorer, engine.model_config.vocab_size, after_filters)
@@ -132,14 +135,19 @@ class Executor:
         """
         assert len(self._launched) < self.engine.launch_depth, "collect before launching another step"
         with torch.inference_mode(), device_errors():
-            self._launched.append(self._run(plan))
+            plan, drafted = self._pending.of(plan)
+            self._launched.append(replace(self._run(plan, drafted), drafted=drafted))
 
     def collect(self) -> StepResult:
         """Waits for the oldest launched step and returns its result. Raises `DeviceError` as `move` does."""
         step = self._launched.popleft()
-        if step.done is not None:
-            with device_errors():
+        with device_errors():
+            drafting = sum([drafts.wait() for drafts in {each.drafts for each in step.drafted.values()}])
+            if step.done is not None:
                 step.done.synchronize()
+        if step.drafted:
+            known = [with_drafts(work, step.drafted.get(work.sequence, ())) for work in step.plan.works]
+            step = replace(step, plan=structs.replace(step.plan, works=known))
         works = step.plan.works
         draws = self._verify(step)
         refused = self._constraints.settle(step.plan, draws.tokens) if self._constraints is not None else {}
@@ -156,6 +164,7 @@ class Executor:
             scores={} if step.scores is None else self._scoring.of_draws(step.scores.numpy(), works, draws.rows),
             prompt_scores=prompt_scores,
             states=self._states_by_work(step),
+            proposing=drafting,
         )
         return self._with_proposals(step, result)
 
@@ -212,8 +221,16 @@ class Executor:
             return result  # a proposer with its own KV sees every step, even if no work wants draft tokens
         with torch.inference_mode(), device_errors():
             began = time.perf_counter()
-            proposed = self._proposer.propose(step.plan, result, step.hidden)
-            return structs.replace(result, proposed=proposed, proposing=time.perf_counter() - began)
+            found = self._proposer.propose(step.plan, result, step.hidden)
+            proposed = {index: self._proposal(step.plan.works[index], each) for index, each in found.items()}
+            seconds = result.proposing + time.perf_counter() - began
+            return structs.replace(result, proposed=proposed, proposing=seconds)
+
+    def _proposal(self, work: Work, found: Proposal | DraftedTokens) -> Proposal:
+        if isinstance(found, Proposal):
+            return found
+        waits = self.engine.launch_depth == 1 or self._typical  # typical acceptance reads draft tokens at the launch
+        return Proposal(list(found)) if waits else self._pending.proposal(work, found)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns the logits fp32 `[tokens - start, vocab]` of one text from position `start` on, for measurements.
@@ -232,20 +249,20 @@ class Executor:
             hidden = engine.model.forward(batch, engine.attention.begin(batch), engine.pool.written)
             return engine.model.logits(hidden).float()
 
-    def _run(self, plan: StepPlan) -> LaunchedStep:
+    def _run(self, plan: StepPlan, drafted: Mapping[int, DraftedTokens]) -> LaunchedStep:
         self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
         if self._constraints is not None:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         drawn_works = [plan.works[index] for index in sampled]
         works = works_by_row(drawn_works)
-        states_of_rows, logits, prompt_scores = self._logits(plan)
+        states_of_rows, logits, prompt_scores = self._logits(plan, before_drafts(self._before, plan.works, drafted))
         states = self._told_states(plan, states_of_rows)
         hidden = states_of_rows if self._proposer is not None else None
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
             nothing = torch.empty((2, 0), dtype=torch.int64)
-            return LaunchedStep(plan, (), nothing, None, prompt_scores, hidden, states, self._event())
+            return LaunchedStep(plan, (), nothing, None, prompt_scores, hidden, states, event_on(self._device))
         asked = self._scoring.ask(logits, works)
         adjusted = self._adjusted(logits, works)
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
@@ -254,9 +271,9 @@ class Executor:
         outcomes = finite.long() if adjusted is None else _outcomes(logits, works, tokens, finite)
         self._before = Sampled(tokens, works)
         liked = [likely(logits, drawn_works, tokens)] if self._typical else []
-        answer = self._to_host(torch.stack((tokens, outcomes, *liked)))
-        scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
-        return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
+        answer = to_host(torch.stack((tokens, outcomes, *liked)))
+        scores = None if asked is None else to_host(self._scoring.drawn(asked, logits, works, tokens))
+        return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, event_on(self._device))
 
     def _told_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
         if self._follower is None:
@@ -266,7 +283,7 @@ class Executor:
             return None
         rows = np.cumsum([row_count(work) for work in sampled]) - 1
         telling = [row for row, work in zip(rows, sampled, strict=True) if work.tells_state]
-        return self._to_host(hidden[to_device(np.array(telling, dtype=np.int64), self._device)].float())
+        return to_host(hidden[to_device(np.array(telling, dtype=np.int64), self._device)].float())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
         """Returns a step's logits after penalties, masks and biases; None if no work needs adjustments.
@@ -278,9 +295,10 @@ class Executor:
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
-    def _logits(self, plan: StepPlan) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _logits(self, plan: StepPlan, before: Sampled | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
+        Pending tokens are among those of `before`.
         Also returns the scores of prompts' tokens if a work requests them, while they are copied to the host.
         """
         engine = self.engine
@@ -288,7 +306,7 @@ class Executor:
         follower = self._follower
         observed = self._on_layer is not None or (follower is not None and follower.stores(plan))
         if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
-            hidden = engine.decode_steps.run(plan.works, self._before, adapters)
+            hidden = engine.decode_steps.run(plan.works, before, adapters)
             if self._proposer is not None:  # read at collection, perhaps during the next step
                 hidden = hidden.clone()
             engine.pool.all_written()
@@ -297,14 +315,14 @@ class Executor:
             elif follower is not None:
                 follower.skip(plan)
             return hidden, engine.model.logits(hidden) if len(hidden) else hidden, None
-        batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
+        batch = build_batch(plan, self._block_size, self._device, before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)
         hidden = self._states(plan, batch)
         prompt_scores = None
         if batch.split is not None:
             scored = self._scoring.prompts(hidden[batch.split.scored], plan.works, engine.model.logits)
-            prompt_scores, hidden = self._to_host(scored), hidden[batch.split.sampled]
+            prompt_scores, hidden = to_host(scored), hidden[batch.split.sampled]
         return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
     def _states(self, plan: StepPlan, batch: Batch) -> Tensor:
@@ -328,20 +346,6 @@ class Executor:
         self.engine.pool.written(layer)
         if self._on_layer is not None:
             self._on_layer(plan, self._groups[layer], layer)
-
-    def _to_host(self, answer: Tensor) -> Tensor:
-        if self._device.type != "cuda":
-            return answer
-        pinned = torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True)
-        return pinned.copy_(answer, non_blocking=True)
-
-    def _event(self) -> torch.cuda.Event | None:
-        if self._device.type != "cuda":
-            return None
-        cuda: Any = torch.cuda
-        event: torch.cuda.Event = cuda.Event()
-        event.record()
-        return event
 
 
 def _outcomes(logits: Tensor, works: Sequence[Work], tokens: Tensor, finite: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ from contracts.scores import Scores
 PENDING_TOKEN = -1
 """Stands for the token sampled by the previous step, which the host has not seen yet."""
 
+PENDING_DRAFT = -2
+"""Stands for a draft token of the executor's proposer, which the host has not seen yet."""
+
 NULL_BLOCK = 0
 """The block of each KV group that belongs to no sequence: it pads block tables, and is never written."""
 
@@ -78,7 +81,7 @@ class GrammarRefusal(Struct, frozen=True, array_like=True):
 class Proposal(Struct, frozen=True, array_like=True):
     """Draft tokens to follow a sequence's tokens."""
 
-    tokens: list[int]
+    tokens: list[int]  # or all `PENDING_DRAFT`
     evidence: int = 0  # tokens of the match that the first draft token continues; 0: unknown
     parents: tuple[int, ...] = ()  # as in `Work.parents`
 

@@ -1,7 +1,7 @@
 """Turns a plan into flat tensors: one row per token, sequences one after the other, chunks beside decodes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.device import to_device
 from engine.model.adapted import StepAdapters
 from engine.model.trees import TreeMasks, host_tree_masks
-from engine.plan import NULL_BLOCK, PENDING_TOKEN, StepPlan, Work
+from engine.plan import NULL_BLOCK, PENDING_DRAFT, StepPlan, Work
 
 Ints = NDArray[np.int64]
 
@@ -54,10 +54,11 @@ class RowSplit:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Tokens of the previous step, still on the device, and the works that they belong to."""
+    """Tokens of the previous step and draft tokens, still on the device, and the works that they belong to."""
 
     tokens: Tensor  # [samples]
     works: Sequence[Work]  # the sampled works, in order
+    drafted: Mapping[int, Sequence[int]] = field(default_factory=dict)  # by sequence, places of draft tokens there
 
 
 class BlockTables:
@@ -196,14 +197,20 @@ def pending_tokens(works: Sequence[Work], token_ids: Ints, owners: Ints, before:
 
     `owners` are the works of `token_ids`.
     """
-    pending: Ints = np.flatnonzero(token_ids == PENDING_TOKEN)
+    pending: Ints = np.flatnonzero(token_ids < 0)
     if not len(pending):
         return pending, pending
     assert before is not None, "a pending token, but no step before it"
-    sequences = [works[owner].sequence for owner in owners[pending]]
     found = place_of_samples(before.works)
-    assert found.keys() >= set(sequences), "a pending token that no single sample of the step before is"
-    rows = [found[sequence] for sequence in sequences]
+    rows: list[int] = []
+    for owner in dict.fromkeys(owners[pending].tolist()):
+        work = works[owner]
+        if work.proposed and work.proposed[0] == PENDING_DRAFT:
+            rows += before.drafted[work.sequence][: len(work.proposed)]
+        else:
+            assert work.sequence in found, "a pending token that no single sample of the step before is"
+            rows.append(found[work.sequence])
+    assert len(rows) == len(pending), "a pending token beside draft tokens"
     token_ids[pending] = 0
     return pending, np.array(rows, dtype=np.int64)
 

@@ -289,7 +289,8 @@ class Operators(TorchDispatchMode):
             if on_device:
                 if name == "copy_":
                     device.copies_from(args[1])
-                device.waits += name in ("index", "index_put_") and any(each.dtype == torch.bool for each, _ in tensors)
+                if name in ("index", "index_put_"):  # by a mask, whose number of places is asked for
+                    device.waits += any(each.dtype == torch.bool for each in _tensors(args[1]))
                 with device.launch():
                     self._note(name, args, tensors, outputs, by_host=False)
             else:

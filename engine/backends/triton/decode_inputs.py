@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
-from engine.model.batch import Ints, Sampled, first_difference, place_of_samples
-from engine.plan import PENDING_TOKEN, Work
+from engine.model.batch import Ints, Sampled, first_difference, pending_tokens
+from engine.plan import Work
 
 TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
 NOT_PENDING = -1
@@ -57,7 +57,7 @@ class DecodeInputs:
         self._rows = DecodeRows()
         self._tables = DeviceTables(groups, rows, width, device)
         self._null_sequence = np.array([[0], [0], [0], [0], [NOT_PENDING], [0], [0], *[[PADDING_SLOT]] * groups])
-        self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # tokens sampled by the previous step
+        self._previous = torch.zeros(rows * each, dtype=torch.int64, device=device)  # tokens of the previous step
         fields = self._null_sequence.size * rows * each
         size = fields + -(-len(plan(np.zeros(rows, np.int64))) // PLAN_WORDS_PER_INT64)
         first = torch.full((size,), IDLE_PLAN_WORD, dtype=torch.int64)
@@ -91,7 +91,7 @@ class DecodeInputs:
             blocks = [works[owner].blocks[group][place] for owner, place in both]
             fields[SLOT + group, own] = np.array(blocks) * self._block_size + offsets
         fields[KV_LENGTH, sequences], fields[COUNT, sequences] = starts + counts, counts
-        fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, before)
+        fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, owners, before)
         fields[ORDER, : len(own)] = own
         if adapters is not None:
             fields[ADAPTER, own] = np.array(adapters)[owners]
@@ -100,22 +100,13 @@ class DecodeInputs:
         self._sent.copy_(staging, non_blocking=True)
         self._tables.update(sequences.tolist(), [work.blocks for work in works])
 
-    def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
-        """Returns the works' tokens, 0 if pending, and the indices of pending tokens in the previous step.
-
-        Only the first token of a work may be pending: draft tokens are known.
-        """
+    def _find_tokens(self, works: Sequence[Work], owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
+        """Returns the works' tokens, 0 if pending, and the indices of pending tokens in the previous step."""
         tokens = np.array([token for work in works for token in work.token_ids])
         sources = np.full_like(tokens, NOT_PENDING)
-        pending = np.flatnonzero(tokens == PENDING_TOKEN)
-        if len(pending):
-            assert before is not None, "a pending token, but no step before it"
-            places = place_of_samples(before.works)
-            waiting = [work.sequence for work in works if work.token_ids[0] == PENDING_TOKEN]
-            assert len(waiting) == len(pending), "a guess that is pending"
-            sources[pending] = [places[sequence] for sequence in waiting]
-            tokens[pending] = 0
-            self._previous[: len(before.tokens)].copy_(before.tokens)
+        pending, rows = pending_tokens(works, tokens, owners, before)
+        if before is not None and len(pending):
+            sources[pending] = put_previous(self._previous, before.tokens, rows)
         return tokens, sources
 
     def token_ids(self, rows: int) -> Tensor:
@@ -154,6 +145,15 @@ class DecodeInputs:
     def block_tables(self, sequences: int, group: int) -> Tensor:
         """Returns `[sequences, width]` int32."""
         return self._tables.tensor[group, :sequences]
+
+
+def put_previous(room: Tensor, tokens: Tensor, rows: Ints) -> Ints:
+    """Copies the tokens at `rows` to a fixed place on the device, and returns where they are there."""
+    if len(tokens) <= len(room):
+        room[: len(tokens)].copy_(tokens)
+        return rows
+    room[: len(rows)].copy_(tokens[to_device(rows, tokens.device)])
+    return np.arange(len(rows))
 
 
 class DecodeRows:

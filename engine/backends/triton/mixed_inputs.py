@@ -20,6 +20,7 @@ from engine.backends.triton.decode_inputs import (
     DecodeRows,
     DeviceTables,
     Words,
+    put_previous,
 )
 from engine.model.batch import Ints, Sampled, pending_tokens
 from engine.plan import Work
@@ -100,10 +101,8 @@ class MixedInputs:
         sources, source_rows = pending_tokens(works, tokens, owners, before)
         fields[:, :rows] = self._padding
         fields[TOKEN, :count], fields[POSITION, :count] = tokens, positions
-        fields[SOURCE, sources] = source_rows
-        if len(sources):
-            assert before is not None
-            self._previous[: len(before.tokens)].copy_(before.tokens)
+        if before is not None and len(sources):
+            fields[SOURCE, sources] = put_previous(self._previous, before.tokens, source_rows)
         if adapters is not None:
             fields[ADAPTER, :count] = np.array(adapters)[owners]
         logit_rows = [

@@ -28,8 +28,9 @@ from engine.model.attention import Attention
 from engine.model.batch import Batch, BlockTables, GroupTables, Ints, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
-from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
+from engine.plan import PENDING_TOKEN, StepPlan, StepResult, Work
 from engine.speculation.proposers.held import HeldKV
+from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens
 
 MAX_SEQUENCES_PER_STEP = 64
 """Maximum sequences that get draft tokens in one step."""
@@ -91,22 +92,21 @@ class DraftProposer:
         self._first_tables = block_tables(self._groups)
         self._later_tables = BlockTables(0)
 
-    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, DraftedTokens]:
         asked = self._asked(plan, result)
         if not asked:
             return {}
         found = self._guessed(asked)
         ready = [each for each in asked if each.most]
-        guesses = {
-            each.number: [column[row] for column in found if row < len(column)] for row, each in enumerate(ready)
-        }
+        guesses = {each.number: drafted for each, drafted in zip(ready, found, strict=True)}
         for each in asked:
             room = len(each.table) * self._block_size  # KV in the draft's own blocks is lost
             end = min(each.held + each.missing, room)
-            ahead = guesses.get(each.number, [])[:-1][: room - end]
+            drafted = guesses.get(each.number)
+            ahead = drafted.first(min(len(drafted) - 1, room - end)) if drafted is not None else ()
             self._held.wrote(each.work.sequence, each.table, each.held, end, ahead)
         self._held.trim(len(plan.works))
-        return {index: Proposal(self._known(tokens)) for index, tokens in guesses.items()}
+        return guesses
 
     def _asked(self, plan: StepPlan, result: StepResult) -> list[_Asked]:
         """Returns the sequences to compute now: first sequences that get draft tokens, the most first; then chunks."""
@@ -136,12 +136,8 @@ class DraftProposer:
         vocab = self._draft.config.vocab_size
         return vocab >= self._vocab or max(asked.tokens()) < vocab
 
-    def _known(self, tokens: list[int]) -> list[int]:
-        beyond = (place for place, token in enumerate(tokens) if token >= self._vocab)
-        return tokens[: next(beyond, len(tokens))]
-
-    def _guessed(self, asked: list[_Asked]) -> list[list[int]]:
-        """Computes the missing tokens, then drafts position by position. Returns draft tokens by position."""
+    def _guessed(self, asked: list[_Asked]) -> list[DraftedTokens]:
+        """Computes the missing tokens, then drafts position by position; returns draft tokens of the first works."""
         works = [self._work(row, each) for row, each in enumerate(asked)]
         states = self._first(works)
         ready = [each for each in asked if each.most]
@@ -154,8 +150,9 @@ class DraftProposer:
             if place:
                 states = turns(place, columns[-1])
             columns.append(self._drawn(self._draft.model.logits(states), ready, place, texts))
-        sizes = [len(column) for column in columns]
-        return [column.tolist() for column in torch.cat(columns).cpu().split(sizes)]
+        drafts = DeviceDrafts(torch.cat(columns))
+        begins = np.cumsum([0, *map(len, columns)]).tolist()
+        return [DraftedTokens(drafts, [row + begin for begin in begins[: each.most]]) for row, each in enumerate(ready)]
 
     def _work(self, row: int, asked: _Asked) -> Work:
         needed = blocks_for(asked.length + asked.most - 1, self._block_size)
@@ -227,6 +224,8 @@ class DraftProposer:
 
     def _drawn(self, logits: Tensor, ready: list[_Asked], place: int, texts: list[list[int] | None]) -> Tensor:
         """Draws the draft tokens of a position, int64 `[rows]`, and appends them to `texts` (None: not needed)."""
+        if logits.shape[1] > self._vocab:  # the target has no such tokens
+            logits = logits[:, : self._vocab].contiguous()
         rows = ready[: len(logits)]
         works = [_drawn_from(each, place, text) for each, text in zip(rows, texts, strict=False)]
         if any(map(is_adjusted, works)):

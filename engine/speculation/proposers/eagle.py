@@ -31,10 +31,11 @@ from engine.kv.pool import KVPool
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, Ints, Sampled, build_batch
 from engine.model.model import Stored
-from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
+from engine.plan import PENDING_TOKEN, StepPlan, StepResult, Work
 from engine.speculation.proposers.block_states import BlockEnd, BlockStates
 from engine.speculation.proposers.eagle_head import EagleHead
 from engine.speculation.proposers.kept_states import KeptStates
+from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens
 
 STATES_BYTES = 32 << 20
 """Maximum memory for the states of blocks' last tokens, in bytes: 4,096 states of 4,096 bf16 values."""
@@ -113,7 +114,7 @@ class EagleProposer:
         bare = replace(batch, logit_rows=first[:0], adapters=None)
         self._head.forward(bare, before, None if all(are_known) else known, step, stored)
 
-    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, DraftedTokens]:
         """Drafts at most up to the end of each sequence's blocks."""
         if not self._followed or self._followed[0].step != plan.step:
             return {}
@@ -145,10 +146,9 @@ class EagleProposer:
         self._kept.keep(sequences, positions, stored, _rows(followed.states, ends))
         self._block_ends.keep(block_ends, followed.states)
         guesses = self._guesses(came, _rows(followed.states, rows)) if came else []
-        return {index: Proposal(guess) for index, guess in zip(asked, guesses, strict=True) if guess}
+        return {index: guess for index, guess in zip(asked, guesses, strict=True) if guess is not None}
 
-    def _guesses(self, works: Sequence[Work], before: Tensor) -> list[list[int]]:
-        guesses: list[list[int]] = [[] for _ in works]
+    def _guesses(self, works: Sequence[Work], before: Tensor) -> list[DraftedTokens | None]:
         members = [at for at, work in enumerate(works) if work.propose > 0]
         found: list[tuple[list[int], Tensor]] = []  # by pass: the works, and their draft tokens
         states, sampled = self._pass(works, before, None)
@@ -160,10 +160,13 @@ class EagleProposer:
             if len(going) < len(members):
                 states, members = _rows(states, going), [members[at] for at in going]
             states, sampled = self._pass([_turn(works[member], len(found)) for member in members], states, sampled)
-        drawn = torch.cat([tokens for _, tokens in found]).tolist() if found else []
-        for member, token in zip([member for members, _ in found for member in members], drawn, strict=True):
-            guesses[member].append(token)
-        return guesses
+        if not found:
+            return [None for _ in works]
+        drafts = DeviceDrafts(torch.cat([tokens for _, tokens in found]))
+        places: list[list[int]] = [[] for _ in works]
+        for place, member in enumerate(member for members, _ in found for member in members):
+            places[member].append(place)
+        return [DraftedTokens(drafts, own) if own else None for own in places]
 
     def _pass(self, works: Sequence[Work], before: Tensor, drawn: Sampled | None) -> tuple[Tensor, Sampled | None]:
         batch = build_batch(StepPlan(0, list(works)), self._block, self._backend.device, drawn)

@@ -1,5 +1,6 @@
 """The interfaces of proposers that run in the executor after the sampler: draft models and heads."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -8,13 +9,16 @@ from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
 from engine.model.model import Stored
 from engine.plan import Proposal, StepPlan, StepResult
+from engine.speculation.proposers.pending_drafts import DraftedTokens
 
 
 class ModelProposer(Protocol):
     """Drafts the tokens that follow a step's tokens. A wrong draft token only costs time."""
 
-    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> Mapping[int, Proposal | DraftedTokens]:
         """Returns draft tokens by index of the works that want some, at most `Work.propose` each.
+
+        Drafted tokens are still computed on the device, for which the host does not wait.
 
         Called for every step, in order, once the step's tokens are known. `hidden` `[rows, hidden]` are the normed
         states of the step's rows of logits: one row for each sampled work, and one for each of its draft tokens.

@@ -21,8 +21,9 @@ class Prompting:
         self._turn = 0
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        found = self._proposer.propose(plan, result, hidden)
-        for index, guesses in found.items():
+        found: dict[int, Proposal] = {}
+        for index, guesses in self._proposer.propose(plan, result, hidden).items():
+            assert isinstance(guesses, Proposal)
             known = plan.works[index].tokens
             assert known is not None
             text = [*known, *result.tokens[index]]

@@ -9,7 +9,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
-from engine.plan import StepPlan, StepResult
+from engine.plan import PENDING_DRAFT, StepPlan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
@@ -28,6 +28,7 @@ class Guesses:
     decodes: int = 0  # works that computed one own token
     guessed: int = 0  # of these, with guesses
     tokens: int = 0  # guesses
+    pending: int = 0  # of these, unknown to the host when their step was planned
     foreseen: int = 0  # of these, what came before any that did not
     preemptions: int = 0
     cut: list[tuple[int, int]] = field(default_factory=list)  # work's output index, and the place of a wrong guess
@@ -39,6 +40,7 @@ class Guesses:
             self.decodes += work.sampling is not None and own == 1
             self.guessed += bool(work.proposed)
             self.tokens += len(work.proposed)
+            self.pending += work.proposed.count(PENDING_DRAFT)
             right = len(result.accepted.get(index, []))
             self.foreseen += right
             if right < len(work.proposed):

@@ -1,8 +1,11 @@
-"""Sequences keep their rows, and rows have no gaps."""
+"""Sequences keep their rows, rows have no gaps, and pending tokens are found behind a step of any size."""
 
 import random
 
-from engine.backends.triton.decode_inputs import DecodeRows
+import numpy as np
+import torch
+
+from engine.backends.triton.decode_inputs import DecodeRows, put_previous
 
 
 def test_who_stays_keeps_the_row_unless_it_is_beyond_the_last() -> None:
@@ -28,3 +31,11 @@ def test_the_last_takes_the_place_of_one_that_left() -> None:
     assert rows.of([5, 7, 8]) == [0, 2, 1]
     assert rows.of([9, 5, 7, 8]) == [3, 0, 2, 1]
     assert rows.of([]) == []
+
+
+def test_pending_tokens_of_a_step_with_more_tokens_than_rows_are_gathered() -> None:
+    """A step that verifies draft tokens samples several tokens of a sequence, and others go on from one of them."""
+    for sampled in (3, 4, 9):
+        room, tokens, rows = torch.zeros(4, dtype=torch.int64), torch.arange(100, 100 + sampled), np.array([2, 0])
+        found = put_previous(room, tokens, rows)
+        assert room[found].tolist() == [102, 100]

@@ -117,11 +117,12 @@ def test_a_long_prompt_is_computed_in_chunks_beside_steps(models: tuple[Path, Pa
 
 
 def test_steps_that_are_launched_ahead_change_nothing(twin: LoadedEngine) -> None:
-    """As on a GPU: others' steps are under way while guesses are made."""
+    """As on a GPU: others' steps are under way while guesses are made, and the host plans with unknown guesses."""
     ahead = replace(twin, launch_depth=2)
     plain = Serving(ahead, None, 0).run(asked("ahead"))
     serving = Serving(ahead, twin.proposer, 4)
     assert serving.run(asked("ahead")) == plain and not serving.guesses.cut
+    assert 0 < serving.guesses.pending < serving.guesses.tokens, "penalties look at guesses"
 
 
 class Counted:
