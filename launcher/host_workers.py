@@ -12,7 +12,7 @@ from infra.process.status import StatusFile
 from launcher.checking.memory import refuse_beyond_memory
 from launcher.checking.model_directory import checked
 from launcher.deployment import Deployment, Locations, worker_services
-from launcher.host.driver import checked_gpus
+from launcher.host.gpus import checked_gpus
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import OutputLog
 from launcher.host.process import READY_STAGE
@@ -20,9 +20,9 @@ from launcher.host.processes import environment, with_absolute_paths, worker_pro
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, Supervisor
-from launcher.host.worker_counts import settle
 from launcher.options import ROOT, HostWorkersConfig
 from launcher.stages import StageDisplay
+from launcher.worker_counts import gpus_of_host, settle
 
 BAD_INPUT = 2
 
@@ -34,7 +34,7 @@ def main() -> int:
     try:
         gpus = checked_gpus(config.device)
         directory = checked(config.model)
-        prefill, decode, note = settle(config, gpus, directory)
+        prefill, decode, note = settle(config, gpus_of_host(gpus), directory)
         if not gpus:
             refuse_beyond_memory(directory, config.engine, prefill + decode)
         if note:

@@ -9,6 +9,7 @@ from launcher.container import IMAGE
 from launcher.kubernetes.checks import check
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.replicas import with_replicas
 from launcher.kubernetes.secrets import read_secrets
 from launcher.yaml_text import as_yaml
 
@@ -25,12 +26,14 @@ OWN_IMAGE = (
 def print_manifests(arguments: Sequence[str]) -> int:
     """Prints the manifests; returns the exit status: 2 for bad input."""
     try:
-        config = parse(ManifestsConfig, arguments, "baton manifests")
+        config, gpus = with_replicas(parse(ManifestsConfig, arguments, "baton manifests"))
         check(config)
         made = manifests(config, read_secrets(config))
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if gpus:
+        print(f"note: {gpus}", file=sys.stderr)
     if not config.secret_file and not config.existing_secret:
         print(NEW_SECRET, file=sys.stderr)
     if config.image == IMAGE:

@@ -15,7 +15,7 @@ from infra.network.listening import http_url
 from launcher import greeting
 from launcher.checking.memory import refuse_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
-from launcher.host.driver import checked_gpus
+from launcher.host.gpus import checked_gpus
 from launcher.host.instances import Instance, Record
 from launcher.host.log_file import LogFile
 from launcher.host.own_files import own_key, secret_path
@@ -25,10 +25,10 @@ from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.state_directory import new_log
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
-from launcher.host.worker_counts import settle
 from launcher.options import ROOT, UpConfig
 from launcher.ray_process import hand_over
 from launcher.stages import StageDisplay
+from launcher.worker_counts import gpus_of_host, settle
 
 BAD_INPUT = 2
 
@@ -75,7 +75,7 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None, str]:
     gpus = checked_gpus(config.device)
     directory = check_settings(config)
     config = with_absolute_paths(config)
-    prefill, decode, note = settle(config, gpus, directory)
+    prefill, decode, note = settle(config, gpus_of_host(gpus), directory)
     if not gpus:
         refuse_beyond_memory(directory, config.engine, prefill + decode)
     return replace(config, port=port, prefill=prefill, decode=decode), directory, note

@@ -57,6 +57,7 @@ from infra.process.ending import end
 from infra.process.hub_kernels import notice
 from infra.process.log_lines import log_to_stderr
 from infra.process.machine import machine
+from infra.process.nvidia_driver import refuse_old_driver
 from infra.process.status import StatusFile
 from infra.process.tasks import child
 from infra.redis.clients import connect
@@ -115,6 +116,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
     outbox: Outbox[Any] = Outbox(config.inbox)
+    refuse_old_driver(config.engine.device)  # with `auto`, PyTorch would compute on the CPU
     bind = choose_bind_address(config.place, own_addresses())
     check_ports(bind, name, config.transfer)
     secret = load_secret(config.store.secret_file)

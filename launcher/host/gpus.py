@@ -2,16 +2,14 @@
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from contracts.errors import ConfigError
+from infra.process.nvidia_driver import nvidia_smi, refuse_old_driver
 
 USABLE_MEMORY_SHARE = 0.9  # of a GPU's memory, for all its workers together
-NVIDIA_SMI_TIMEOUT_S = 10.0  # nvidia-smi loads the driver first where persistence mode is off
 GPU_LINE_REGEX = re.compile(r"GPU (\d+): (.*) \(UUID: (.*)\)")
 
 
@@ -22,17 +20,6 @@ class Placement:
     device: str
     share: float | None = None  # of the GPU's memory
     settings: Mapping[str, str] = field(default_factory=dict)
-
-
-def nvidia_smi(*options: str) -> str:
-    """Returns what the driver's program prints; '' without a driver, or a program that answers in time."""
-    if shutil.which("nvidia-smi") is None:
-        return ""
-    try:
-        command = ["nvidia-smi", *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S).stdout
-    except subprocess.TimeoutExpired:
-        return ""
 
 
 def gpu_name(gpu: str) -> str:
@@ -67,6 +54,14 @@ def usable_gpus(device: str, environment: Mapping[str, str] = os.environ) -> lis
     if not gpus and device == "cuda":
         why = "the installed PyTorch is the CPU build" if cpu_build else "nvidia-smi shows no GPU on this host"
         raise ConfigError("--device", device, why)
+    return gpus
+
+
+def checked_gpus(device: str) -> list[str]:
+    """Returns the GPUs for workers on `device`, as `usable_gpus` does. Raises `ConfigError` for too old a driver."""
+    gpus = usable_gpus(device)
+    if gpus:
+        refuse_old_driver(device)
     return gpus
 
 

@@ -54,7 +54,7 @@ def scales(config: ManifestsConfig, service: Service) -> bool:
     return service.role in WORKERS and bool(_max_pods(config, service.role))
 
 
-def _max_pods(config: ManifestsConfig, role: Role) -> int:
+def _max_pods(config: ManifestsConfig, role: Role) -> int | None:
     return config.max_prefill if role == "prefill" else config.max_decode
 
 

@@ -23,7 +23,7 @@ LABEL_PATTERN = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{_NAME}=({_NAME})?")
 
 
 def check(config: ManifestsConfig) -> None:
-    """Raises a `BatonError` that names the option and its value."""
+    """Raises a `BatonError` that names the option and its value. The numbers of workers must be decided."""
     _check_image(config.image)
     _check_model("--model", config.model, "the demo model")
     engine = config.engine
@@ -34,8 +34,8 @@ def check(config: ManifestsConfig) -> None:
     for source in parse_sources(engine.lora):
         _check_model("--lora", source.path)
     for option, maximum, minimum_option, minimum in (
-        ("--max-prefill", config.max_prefill, "--prefill", 1 if config.prefill is None else config.prefill),
-        ("--max-decode", config.max_decode, "--decode", config.decode or 1),
+        ("--max-prefill", config.max_prefill, "--prefill", config.prefill or 0),
+        ("--max-decode", config.max_decode, "--decode", config.decode or 0),
     ):
         if maximum and maximum < minimum:
             raise ConfigError(option, maximum, f"is less than {minimum_option} {minimum}; 0 writes no autoscaler")

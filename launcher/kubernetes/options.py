@@ -39,12 +39,31 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
         Positive, Meta(description="minutes that a worker's start may take, a download of the model among them")
     ] = 30
     gateway_pods: Annotated[Positive, Meta(description="gateway pods, each with --gateways processes")] = 2
+    gpus: Annotated[
+        Count,
+        Meta(
+            description="GPUs of the cluster that the workers fill, one worker on each; 0: without --prefill and "
+            "--decode one prefill worker and one decode worker"
+        ),
+    ] = 0
+    gpu_name: Annotated[
+        str,
+        Meta(description="name of those GPUs, such as L4, by which they are divided among prefill and decode workers"),
+    ] = "A100"
     max_prefill: Annotated[
-        Count, Meta(description="prefill workers that the autoscaler may run, --prefill at least; 0: no autoscaler")
-    ] = 4
+        Count | None,
+        Meta(
+            description="prefill workers that the autoscaler may run, --prefill at least; 0: no autoscaler; default: "
+            "4, or with --gpus 0"
+        ),
+    ] = None
     max_decode: Annotated[
-        Count, Meta(description="decode workers that the autoscaler may run, --decode at least; 0: no autoscaler")
-    ] = 4
+        Count | None,
+        Meta(
+            description="decode workers that the autoscaler may run, --decode at least; 0: no autoscaler; default: 4, "
+            "or with --gpus 0"
+        ),
+    ] = None
     queued_tokens: Annotated[
         Positive, Meta(description="tokens of prompts in line for each prefill worker above which one more is started")
     ] = 16_384

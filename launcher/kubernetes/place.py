@@ -51,8 +51,6 @@ def _in_pods(config: ManifestsConfig) -> ManifestsConfig:
     files = tuple(f"{KEYS_DIRECTORY}/{number}.json" for number in range(len(config.api_keys)))
     return replace(
         config,
-        prefill=1 if config.prefill is None else config.prefill,
-        decode=config.decode or 1,
         device="cuda" if config.device == "auto" else config.device,
         api_keys=files,
         tls_cert=f"{TLS_DIRECTORY}/tls.crt" if config.tls_cert else "",

@@ -1,7 +1,7 @@
 """Makes the plan of a deployment on a cluster: settings of each service, and nodes of services that need one."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,19 +18,39 @@ from launcher.on_ray.cluster import ClusterError
 from launcher.on_ray.node.process import SECRET_FILE
 from launcher.on_ray.node.redis import redis_url
 from launcher.on_ray.order import Order, RayPlan, RedisServer
-from launcher.on_ray.placement import NodeResources
+from launcher.on_ray.placement import NodeResources, Resources
 from launcher.options import UpConfig
+from launcher.worker_counts import GpusAtHand, settle
 
 DEFAULT_SLO = SLO(2000.0, 100.0)
 """The objective without `--slo`: the default of a gateway."""
+GPU_KIND_PREFIX = "accelerator_type:"
+"""Begins the name of a resource of Ray's that says which GPUs a node has, such as accelerator_type:H100."""
 
 
-def settled(config: UpConfig, nodes: Mapping[str, NodeResources]) -> UpConfig:
-    """Returns the options with defaults for the device and the numbers of workers."""
-    gpus = sum(node.total.get("GPU", 0.0) for node in nodes.values())
-    device = config.device if config.device != "auto" else "cuda" if gpus else "cpu"
-    prefill = config.prefill if config.prefill is not None else 0 if device == "cuda" and gpus == 1 else 1
-    return replace(config, device=device, prefill=prefill, decode=config.decode or 1)
+def settled(
+    config: UpConfig, nodes: Mapping[str, NodeResources], directory: Path | None = None
+) -> tuple[UpConfig, str]:
+    """Returns the options with the device and the numbers of workers decided, and a sentence about the GPUs or ''.
+
+    A number that the user left open fills the free GPUs. With `--autoscale` it begins at 1 and follows the load.
+    `directory`: the model's; None for a hub id.
+    """
+    total, free = _gpus(node.total for node in nodes.values()), _gpus(node.free for node in nodes.values())
+    device = config.device if config.device != "auto" else "cuda" if total else "cpu"
+    kinds = [kind for node in nodes.values() for kind in node.total if kind.startswith(GPU_KIND_PREFIX)]
+    usable = 0 if device == "cpu" else free or total  # without a free GPU `lacking` says what is missing
+    if config.ray.autoscale:
+        prefill = int(usable != 1) if config.prefill is None else config.prefill
+        return replace(config, device=device, prefill=prefill, decode=config.decode or 1), ""
+    gpus = GpusAtHand(usable, lambda: kinds[0].removeprefix(GPU_KIND_PREFIX) if kinds else "")
+    prefill, decode, note = settle(config, gpus, directory)
+    return replace(config, device=device, prefill=prefill, decode=decode), note
+
+
+def _gpus(resources: Iterable[Resources]) -> int:
+    """Returns the number of whole GPUs."""
+    return sum(int(each.get("GPU", 0.0)) for each in resources)
 
 
 def redis_node(config: UpConfig, nodes: Mapping[str, NodeResources], here: str) -> str:

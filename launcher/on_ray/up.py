@@ -100,7 +100,10 @@ class Up:
         here = ray.get_runtime_context().get_node_id()
         addresses = sorted({node.address for node in nodes.values()})
         self._stages.show("cluster", f"{len(nodes)} nodes at {', '.join(addresses)}")
-        config = self._config = settled(self._config, nodes)
+        config, note = settled(self._config, nodes, self._directory)
+        self._config = config
+        if note:
+            self._stages.say(note)
         where = redis_node(config, nodes, here)
         plan = make_plan(config, self._run, nodes, here, None)
         if wrong := lacking(list(nodes.values()), wanted(plan)):
@@ -109,7 +112,7 @@ class Up:
             )
         self._stages.show("nodes", "sending the code, looking for the model")
         able = {node: room for node, room in nodes.items() if room.total.get("CPU") or node == here}
-        check_nodes(able, config.model, readable(config))
+        check_nodes(able, config.model, readable(config), config.device)
         self._stages.show("nodes", "checked")
         if not config.redis:
             plan = make_plan(config, self._run, nodes, here, self._server(nodes[where], where))

@@ -1,4 +1,4 @@
-"""Checks libraries, model and other files on each node before a service starts."""
+"""Checks libraries, driver, model and other files on each node before a service starts."""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -10,6 +10,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contracts.errors import BatonError, ConfigError
+from infra.process.nvidia_driver import refuse_old_driver
 from launcher.checking.model_directory import checked
 from launcher.on_ray.cluster import ClusterError
 from launcher.on_ray.placement import NodeResources
@@ -29,7 +30,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[str, str]]) -> str:
+def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[str, str]], device: str) -> str:
     """Returns what this node lacks, or ''. `readable`: (option, path) of files that a service opens."""
     for name, here in versions().items():
         if here.partition("+")[0] != wanted[name].partition("+")[0]:
@@ -38,6 +39,7 @@ def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[st
                 f"its Python {has}, and {wanted[name]} is wanted: run ./baton there, and start Ray by ./baton ray start"
             )
     try:
+        refuse_old_driver(device)
         checked(model)
         for option, path in readable:
             if not Path(path).exists():
@@ -47,14 +49,15 @@ def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[st
     return ""
 
 
-def check_nodes(nodes: Mapping[str, NodeResources], model: str, readable: list[tuple[str, str]]) -> None:
+def check_nodes(nodes: Mapping[str, NodeResources], model: str, readable: list[tuple[str, str]], device: str) -> None:
     """Checks all nodes concurrently. Raises `ClusterError` with the first complaint and the node's address."""
     ask = ray.remote(complaint)
     wanted = versions()
     calls: dict[Any, str] = {}
     for node, room in nodes.items():
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        call = ask.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(wanted, model, readable)
+        needs = device if room.total.get("GPU") else "cpu"
+        call = ask.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(wanted, model, readable, needs)
         calls[call] = room.address
     done, late = ray.wait(list(calls), num_returns=len(calls), timeout=CHECK_TIMEOUT_S)
     for call in done:

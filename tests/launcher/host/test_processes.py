@@ -20,10 +20,10 @@ from infra.network.listening import is_local
 from launcher.host.gpus import Placement, placements, visible_gpus
 from launcher.host.process import Process
 from launcher.host.processes import Processes, described, environment
-from launcher.host.worker_counts import UNSPLIT_NOTE, expected_split
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.stages import StageDisplay
 from launcher.up import check, up
+from launcher.worker_counts import UNSPLIT_NOTE, expected_split
 from tests.nvidia_smi import write_nvidia_smi
 
 EVERYTHING = UpConfig(

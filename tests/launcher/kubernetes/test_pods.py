@@ -14,6 +14,7 @@ from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.replicas import with_replicas
 from launcher.kubernetes.secrets import read_secrets
 from launcher.options import DEMO_NAME
 from tests.certificates import make_certificate
@@ -34,7 +35,7 @@ def test_every_probe_is_answered_by_the_real_service(tmp_path: Path) -> None:
     change_keys(tmp_path / "keys.json", lambda keys: [key.record], create=True)
     cert, its_key = map(str, make_certificate(tmp_path / "tls"))
     secured = ManifestsConfig(api_keys=(str(tmp_path / "keys.json"),), tls_cert=cert, tls_key=its_key)
-    config = replace(secured, device="cpu", engine=engine, gateway_pods=1)
+    config, _ = with_replicas(replace(secured, device="cpu", engine=engine, gateway_pods=1))
     written = manifests(config, read_secrets(config))
     with node(written, tmp_path) as here, ExitStack() as stack:
         pods = {name: stack.enter_context(here.run(name)) for name in here.addresses}

@@ -10,6 +10,7 @@ from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.replicas import with_replicas
 from launcher.kubernetes.secrets import read_secrets
 from tests.certificates import make_certificate
 
@@ -51,7 +52,7 @@ def options(variant: str, directory: Path) -> ManifestsConfig:
         given["api_keys"] = (str(directory / "keys.json"),)
     if given.pop("tls", False):
         given["tls_cert"], given["tls_key"] = map(str, make_certificate(directory))
-    return ManifestsConfig(**given)
+    return with_replicas(ManifestsConfig(**given))[0]
 
 
 def written(variant: str, directory: Path) -> list[Manifest]:

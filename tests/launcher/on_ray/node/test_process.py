@@ -66,10 +66,10 @@ def test_a_service_has_the_hubs_token_of_its_node_or_else_of_whoever_deployed_it
 
 
 def test_a_node_complains_of_what_it_lacks(tmp_path: Path) -> None:
-    assert complaint(versions(), DEMO_MODEL, []) == ""
-    assert "has torch" in complaint({**versions(), "torch": "1.0"}, DEMO_MODEL, [])
-    assert complaint(versions(), str(tmp_path / "none"), []).startswith("--model: ")
-    missing = complaint(versions(), DEMO_MODEL, [("--medusa", "/nowhere")])
+    assert complaint(versions(), DEMO_MODEL, [], "auto") == ""
+    assert "has torch" in complaint({**versions(), "torch": "1.0"}, DEMO_MODEL, [], "auto")
+    assert complaint(versions(), str(tmp_path / "none"), [], "auto").startswith("--model: ")
+    missing = complaint(versions(), DEMO_MODEL, [("--medusa", "/nowhere")], "auto")
     assert missing == "--medusa: '/nowhere': there is no such file or directory"
 
 

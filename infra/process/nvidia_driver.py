@@ -1,13 +1,15 @@
-"""Refuses an NVIDIA driver that is too old for the installed PyTorch, before a worker loads anything."""
+"""Asks the NVIDIA driver, and refuses a driver that is too old for the installed PyTorch before anything loads."""
 
 import re
+import shutil
+import subprocess
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from launcher.host.gpus import nvidia_smi, usable_gpus
 
+NVIDIA_SMI_TIMEOUT_S = 10.0  # nvidia-smi loads the driver first where persistence mode is off
 LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """CUDA's major version → the first driver that runs its builds (NVIDIA's "CUDA Compatibility")."""
 OLDER_BUILDS = {13: "https://download.pytorch.org/whl/cu126"}
@@ -17,24 +19,29 @@ DRIVER_REGEX = re.compile(r"(?:Driver|KMD) Version *: *((\d+)\.[\d.]+)")
 SUPPORTED_REGEX = re.compile(r"CUDA (?:UMD )?Version *: *(\d+)\.(\d+)")
 
 
-def checked_gpus(device: str) -> list[str]:
-    """Returns the GPUs for workers on `device`, as `usable_gpus` does. Raises `ConfigError` for too old a driver."""
-    gpus = usable_gpus(device)
-    if gpus:
-        refuse_old_driver(device)
-    return gpus
+def nvidia_smi(*options: str) -> str:
+    """Returns what the driver's program prints; '' without a driver, or a program that answers in time."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    try:
+        command = ["nvidia-smi", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S).stdout
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def refuse_old_driver(device: str) -> None:
-    """Raises `ConfigError` if the driver runs no build for the CUDA version of the installed PyTorch.
+    """Raises `ConfigError` if work on `device` needs a newer driver for the CUDA version of the installed PyTorch.
 
     A driver runs builds for its own major version of CUDA and older. Where either version is unknown nothing is
     refused.
     """
-    built = BUILT_FOR_REGEX.search(_version_module())
+    built = None if device == "cpu" else BUILT_FOR_REGEX.search(_version_module())
+    if built is None:
+        return
     header = nvidia_smi()
     driver, supported = DRIVER_REGEX.search(header), SUPPORTED_REGEX.search(header)
-    if built is None or driver is None:
+    if driver is None:
         return
     major = int(built[1])
     if int(supported[1]) >= major if supported else int(driver[2]) >= LEAST_DRIVERS.get(major, 0):

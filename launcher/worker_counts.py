@@ -1,4 +1,4 @@
-"""Chooses how many prefill and decode workers a host runs: one worker on each GPU, unless the user says otherwise."""
+"""Chooses the numbers of prefill and decode workers: one worker on each GPU, unless the user says otherwise."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,33 +16,47 @@ UNSPLIT_NOTE = (
     "one GPU: decode workers serve whole requests, because a prefill worker beside them would hold the weights a second"
     " time and take turns with them; --prefill 1 splits"
 )
+UNSHARED_NOTE = "one GPU: a decode worker serves whole requests, because each worker takes a GPU of its own"
+
+
+class GpusAtHand(NamedTuple):
+    """GPUs for workers: of a host, whose workers may share a GPU, or of a cluster, whose workers may not."""
+
+    count: int
+    name: Callable[[], str]  # of the first GPU, by which rates are found
+    entries: Sequence[str] = ()  # of CUDA_VISIBLE_DEVICES, on a host
+    shared: bool = False
+
+
+def gpus_of_host(entries: Sequence[str]) -> GpusAtHand:
+    return GpusAtHand(len(entries), lambda: gpu_name(entries[0]), entries, shared=True)
 
 
 class WorkerCounts(NamedTuple):
-    """Numbers of workers; `None` in a user's wish leaves a number to the host."""
+    """Numbers of workers; `None` in a user's wish leaves a number to the target."""
 
     prefill: int | None
     decode: int | None
 
 
 class Settled(NamedTuple):
-    """The numbers of workers that start, and a sentence about them on a host with GPUs, or ''."""
+    """The numbers of workers that start, and a sentence about them where GPUs are, or ''."""
 
     prefill: int
     decode: int
     note: str
 
 
-def settle(options: WorkersOptions, gpus: Sequence[str], directory: Path | None) -> Settled:
-    """Decides the numbers of workers. `gpus`: entries of CUDA_VISIBLE_DEVICES; `directory`: None for a hub id."""
+def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None) -> Settled:
+    """Decides the numbers of workers. `directory`: the model's; None for a hub id."""
 
     def by_cost(workers: int) -> tuple[int, int]:
         found, engine = directory or downloaded(options.model), options.engine
         size = model_size(found, engine.dtype, engine.quantization) if found else TYPICAL_SIZE
-        return expected_split(gpu_name(gpus[0]), size, workers)
+        return expected_split(gpus.name(), size, workers)
 
     wish = WorkerCounts(options.prefill, options.decode)
-    prefill, decode = counted(wish, len(gpus), by_cost)
+    prefill, decode = counted(wish, gpus.count, by_cost)
     return Settled(prefill, decode, note(wish, prefill, decode, gpus))
 
 
@@ -70,17 +84,18 @@ def counted(wish: WorkerCounts, gpus: int, by_cost: Callable[[int], tuple[int, i
     raise AssertionError(wish)
 
 
-def note(wish: WorkerCounts, prefill: int, decode: int, gpus: Sequence[str]) -> str:
+def note(wish: WorkerCounts, prefill: int, decode: int, gpus: GpusAtHand) -> str:
     """Returns a sentence about what the GPUs do. Workers that share GPUs as the user wished need none."""
-    if len(gpus) == 1 and wish.prefill is None and prefill + decode == 1:
-        return UNSPLIT_NOTE
-    if len(gpus) < 2 or prefill + decode > len(gpus):
+    if gpus.count == 1 and wish.prefill is None and prefill + decode == 1:
+        return UNSPLIT_NOTE if gpus.shared else UNSHARED_NOTE
+    idle = gpus.count - prefill - decode
+    if gpus.count < 2 or idle < 0:
         return ""
     split_ways = f"{_number(prefill, 'prefill worker')} and {_number(decode, 'decode worker')}"
     workers = split_ways if prefill else f"{_number(decode, 'decode worker')} without prefill workers"
-    said = f"{len(gpus)} GPUs: {workers}, each on a GPU of its own; --prefill and --decode change the numbers"
-    idle = gpus[prefill + decode :]
-    return f"{said}; {_number(len(idle), 'GPU')} without work: {', '.join(idle)}" if idle else said
+    said = f"{gpus.count} GPUs: {workers}, each on a GPU of its own; --prefill and --decode change the numbers"
+    named = f": {', '.join(gpus.entries[-idle:])}" if gpus.entries else ""
+    return f"{said}; {_number(idle, 'GPU')} without work{named}" if idle else said
 
 
 def _number(count: int, what: str) -> str:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,20 +16,30 @@ NO_REDIS = "error: --redis: 'redis://127.0.0.1:1'"
 """The error of a check behind the driver's, in a start that goes no further."""
 
 
-def started(directory: Path, cuda: str | None, driver: str, supported: str, *options: str) -> str:
-    """Runs `baton up` beside a driver, and a PyTorch that consists of its version; returns its errors."""
+def ran(
+    directory: Path, cuda: str | None, driver: str, supported: str, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python beside a driver, and a PyTorch in `directory` that was built for a version of CUDA."""
     torch = directory / "torch"
-    torch.mkdir()
-    (torch / "__init__.py").write_text("raise ImportError('too early')\n")
-    (torch / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {cuda!r}\n")
+    torch.mkdir(exist_ok=True)
+    if not (torch / "__init__.py").exists():
+        (torch / "__init__.py").write_text("raise ImportError('too early')\n")
+    (torch / "version.py").write_text(
+        f"from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = {cuda!r}\n"
+        "git_version = 'unknown'\ndebug = False\nhip: Optional[str] = None\nrocm = None\nxpu: Optional[str] = None\n"
+    )
     (directory / "torch-2.13.0.dist-info").mkdir()
     (directory / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0\n")
     write_nvidia_smi(directory, 1, driver=driver, cuda=supported)
     path = f"{directory}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": f"{directory}:{ROOT}"}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    command = [sys.executable, "-P", "-m", "launcher", *UP, *options]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-P", *words], env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+def started(directory: Path, cuda: str | None, driver: str, supported: str, *options: str) -> str:
+    """Runs `baton up` beside a PyTorch that consists of its version; returns its errors."""
+    done = ran(directory, cuda, driver, supported, "-m", "launcher", *UP, *options)
     assert done.returncode == 2, done.stdout
     return done.stderr
 
@@ -68,3 +79,22 @@ def test_a_driver_that_may_do_is_not_refused(cuda: str | None, driver: str, supp
 
 def test_a_start_without_gpus_asks_for_no_driver(tmp_path: Path) -> None:
     assert started(tmp_path, "13.0", "470.256.02", "11.4", "--device", "cpu").startswith(NO_REDIS)
+
+
+def test_a_worker_alone_and_a_node_of_a_cluster_refuse_an_old_driver_too(tmp_path: Path) -> None:
+    """The worker would compute on the CPU instead. Its PyTorch is the installed one, except for the version."""
+    alone, node = tmp_path / "alone", tmp_path / "node"
+    (alone / "torch").mkdir(parents=True)
+    node.mkdir()
+    installed = find_spec("torch")
+    assert installed is not None and installed.origin is not None
+    for entry in Path(installed.origin).parent.iterdir():
+        if entry.name != "version.py":
+            (alone / "torch" / entry.name).symlink_to(entry)
+    worker = ran(
+        alone, "13.0", "550.54.15", "12.4", "-m", "decode_service", "--redis", "redis://127.0.0.1:1", "--model", "m"
+    )
+    assert worker.returncode == 2 and "too old for the installed PyTorch 2.13.0" in worker.stderr, worker.stderr
+    code = "from launcher.on_ray.node.check import complaint, versions; print(complaint(versions(), 'o/m', [], 'auto'))"
+    asked = ran(node, "13.0", "550.54.15", "12.4", "-c", code)
+    assert asked.stdout.startswith("--device: 'auto': the NVIDIA driver 550.54.15, which runs CUDA 12.4"), asked.stderr
