@@ -13,6 +13,7 @@ from infra.config.store import StoreConfig
 from launcher.container import (
     DATA_DIRECTORIES,
     DEMO_WEIGHTS,
+    HOME_DIRECTORY,
     IMAGE,
     MODELS_DIRECTORY,
     PYTHON_COMMAND,
@@ -40,8 +41,8 @@ COMPOSE_HEADER = """\
 # GPU, whose image is built with BATON_TORCH_INDEX=https://download.pytorch.org/whl/cpu.
 #
 # The service `workers` runs one worker on each NVIDIA GPU of the host, in one container, where workers pass KV to each
-# other in shared memory. Its log says how many prefill and decode workers these are. `--scale workers=2` would start
-# them twice on the same GPUs: BATON_PREFILL and BATON_DECODE set their numbers.
+# other in shared memory. Its log says how many prefill and decode workers these are. BATON_PREFILL and BATON_DECODE set
+# their numbers; `--scale workers=2`, which would start them twice on the same GPUs, is refused.
 #
 #   BATON_PREFILL, BATON_DECODE   numbers of prefill and decode workers; without them the launcher decides
 #   CUDA_VISIBLE_DEVICES          the GPUs to use, such as 0,2; `./baton compose --gpus 0,2` hides the others altogether
@@ -93,6 +94,8 @@ START_MINUTES = {"workers": 10, "gateway": 2}
 ALL_GPUS = "all"
 STOP_MARGIN_S = 5.0  # from the SIGKILL of the last worker to that of its supervisor
 STATUS_FILE = "/tmp/status"
+WRITABLE_DIRECTORIES = ("/tmp", HOME_DIRECTORY)
+"""Directories of our containers that are lost with them. Beside them and the volumes no file can be written."""
 STORE = StoreConfig(redis="redis://redis:6379", secret_file="/run/secrets/baton")
 
 
@@ -171,6 +174,7 @@ def _redis(service: Service) -> Value:
     return {
         "image": REDIS_IMAGE,
         "command": list(redis_command(service)),
+        "read_only": True,
         "restart": "unless-stopped",
         "logging": LOG_LIMITS,
         "networks": ["inside"],
@@ -183,6 +187,8 @@ def _workers(config: ComposeConfig, workers: Sequence[Service]) -> Value:
     grace = max(service.grace for service in workers) + STOP_MARGIN_S
     command = ["launcher.host_workers", *_words(host_workers(config.device))]
     made = _container("workers", command, grace, STATUS_FILE)
+    # Docker Compose starts a service whose container has a name once only.
+    made["container_name"] = "${COMPOSE_PROJECT_NAME:-baton}-workers"
     made["volumes"] = _volumes(workers[0])
     made["secrets"] = ["baton"]
     made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: taken from the user's environment
@@ -222,6 +228,8 @@ def _container(name: str, command: Sequence[str], grace: float, place: str) -> V
         "build": {"context": ".", "args": {"TORCH_INDEX": "${BATON_TORCH_INDEX:-}"}},
         "command": [*PYTHON_COMMAND, "-m", *command],
         "user": "${BATON_UID:-1000}",
+        "read_only": True,
+        "tmpfs": [f"{directory}:exec,mode=1777" for directory in WRITABLE_DIRECTORIES],  # as on Docker's own layer
         "init": True,
         "restart": "unless-stopped",
         "logging": LOG_LIMITS,

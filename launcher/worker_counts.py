@@ -22,7 +22,7 @@ UNSHARED_NOTE = "one GPU: a decode worker serves whole requests, because each wo
 class GpusAtHand(NamedTuple):
     """GPUs for workers: of a host, whose workers may share a GPU, or of a cluster, whose workers may not."""
 
-    count: int
+    number: int
     name: Callable[[], str]  # of the first GPU, by which rates are found
     entries: Sequence[str] = ()  # of CUDA_VISIBLE_DEVICES, on a host
     shared: bool = False
@@ -56,7 +56,7 @@ def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None) ->
         return expected_split(gpus.name(), size, workers)
 
     wish = WorkerCounts(options.prefill, options.decode)
-    prefill, decode = counted(wish, gpus.count, by_cost)
+    prefill, decode = counted(wish, gpus.number, by_cost)
     return Settled(prefill, decode, note(wish, prefill, decode, gpus))
 
 
@@ -86,14 +86,14 @@ def counted(wish: WorkerCounts, gpus: int, by_cost: Callable[[int], tuple[int, i
 
 def note(wish: WorkerCounts, prefill: int, decode: int, gpus: GpusAtHand) -> str:
     """Returns a sentence about what the GPUs do. Workers that share GPUs as the user wished need none."""
-    if gpus.count == 1 and wish.prefill is None and prefill + decode == 1:
+    if gpus.number == 1 and wish.prefill is None and prefill + decode == 1:
         return UNSPLIT_NOTE if gpus.shared else UNSHARED_NOTE
-    idle = gpus.count - prefill - decode
-    if gpus.count < 2 or idle < 0:
+    idle = gpus.number - prefill - decode
+    if gpus.number < 2 or idle < 0:
         return ""
     split_ways = f"{_number(prefill, 'prefill worker')} and {_number(decode, 'decode worker')}"
     workers = split_ways if prefill else f"{_number(decode, 'decode worker')} without prefill workers"
-    said = f"{gpus.count} GPUs: {workers}, each on a GPU of its own; --prefill and --decode change the numbers"
+    said = f"{gpus.number} GPUs: {workers}, each on a GPU of its own; --prefill and --decode change the numbers"
     named = f": {', '.join(gpus.entries[-idle:])}" if gpus.entries else ""
     return f"{said}; {_number(idle, 'GPU')} without work{named}" if idle else said
 

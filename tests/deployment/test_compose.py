@@ -192,6 +192,20 @@ def test_redis_keeps_its_data_and_publishes_no_port(composed: Any) -> None:
     assert redis["image"].startswith("redis:")
 
 
+def test_the_workers_cannot_be_scaled(composed: Any) -> None:
+    """A container with a name exists once. Two deployments of one host have two names."""
+    names = {name: service.get("container_name") for name, service in composed["services"].items()}
+    assert {name for name, given in names.items() if given} == {"workers"}
+    assert read(COMPOSE_FILE, COMPOSE_PROJECT_NAME="mine")["services"]["workers"]["container_name"] == "mine-workers"
+
+
+def test_services_write_to_volumes_and_memory_only(composed: Any) -> None:
+    for name, service in composed["services"].items():
+        assert service["read_only"] is True
+        in_memory = {place.partition(":")[0] for place in service.get("tmpfs", ())}
+        assert in_memory == ({"/tmp", "/home/baton"} if name in OURS else set())
+
+
 def test_published_ports_are_on_loopback(composed: Any) -> None:
     ports = [str(port) for service in composed["services"].values() for port in service.get("ports", ())]
     assert len(ports) == 2
