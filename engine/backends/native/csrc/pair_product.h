@@ -101,8 +101,10 @@ INLINE void multiply_vectors(
 {
     vec sum[TILE_ROWS][4] = {{{0}}};
     for (long k = 0; k < depth; k += 2) {
-        __m512bh word[4];
-        memcpy(word, b + k / 2 * b_stride, vectors * sizeof word[0]);
+        __m512bh word[4]; /* vector by vector: GCC would keep arrays that are copied as a whole in memory */
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            word[v] = (__m512bh)_mm512_loadu_si512(b + k / 2 * b_stride + v * LANES);
 #pragma GCC unroll 6
         for (int row = 0; row < rows; row++) {
             uint32_t pair;
@@ -115,7 +117,9 @@ INLINE void multiply_vectors(
     }
 #pragma GCC unroll 6
     for (int row = 0; row < rows; row++)
-        memcpy(sums + row * sums_stride, sum[row], vectors * sizeof sum[row][0]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            store(FP32, sums + row * sums_stride, v * LANES, sum[row][v]);
 }
 
 /* sums = a b: `a` [rows, depth] bf16, `b` [depth / 2, columns] of pairs, `sums` [rows, columns]; `columns` are whole
