@@ -145,7 +145,7 @@ def build_batch(
     block, offset = np.divmod(places, block_size)
     pending, rows = pending_tokens(works, token_ids, owners, before)
     positions = places if seen is None else seen.positions
-    shared = (token_ids, positions, query_start, *_logit_rows(works, query_start, lengths), pending, rows)
+    shared = (token_ids, positions, query_start, *rows_of_logits(works, query_start, lengths), pending, rows)
     in_trees = () if seen is None else (seen.lasts, seen.bits)
     of_groups: list[Ints] = []
     for kept in tables or block_tables(len(works[0].blocks)):
@@ -174,7 +174,8 @@ def build_batch(
     )
 
 
-def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
+def rows_of_logits(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
+    """Returns the rows that reach the head, in ascending order, and the places there of sampled and of scored rows."""
     last = query_start + lengths - 1
     sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
     guesses = [len(work.proposed) for work in works if work.sampling is not None]

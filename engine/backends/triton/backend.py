@@ -84,7 +84,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         mixed, adapts = None, self.linears.adapts
         sizes_of_mixed = [rows for rows in MIXED_ROWS if rows <= mixed_tokens]
         if sizes_of_mixed and not any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
-            mixed_inputs = MixedInputs(sizes_of_mixed[-1], most, width, *sizes)
+            mixed_inputs = MixedInputs(sizes_of_mixed[-1], most, width, *sizes, 1 + guesses)
             mixed = MixedGraphs(model, attention, mixed_inputs, sizes_of_mixed, longest, adapts)
         return DecodeGraphs(model, attention, inputs, most, longest, progress, adapts, mixed)
 

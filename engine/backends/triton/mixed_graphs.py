@@ -1,5 +1,7 @@
 """Records mixed steps, of decodes beside chunks of prompts, and replays them: one launch by the host.
 
+Decodes may verify draft tokens, as many as each has.
+
 Recordings are of row counts: a step is padded to the next one. Large steps are not recorded: the device computes them
 for longer than the host launches them, and would compute their padding too.
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from engine.backends.triton.adapter_rows import recorded
@@ -62,19 +65,19 @@ class MixedGraphs:
 
     def serves(self, plan: StepPlan) -> bool:
         works = plan.works
-        decodes = _decodes(works)
+        decodes = self._decodes(works)
         return (
             decodes <= self._inputs.decodes
-            and 0 < len(works) - decodes <= MAX_CHUNKS
+            and len(works) - decodes <= MAX_CHUNKS
             and sum(len(work.token_ids) for work in works) <= self._rows[-1]
-            and not any(work.proposed or work.parents or work.prompt_rows for work in works)
+            and not any(work.parents or work.prompt_rows for work in works)
         )
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None) -> Tensor:
-        """Returns `[rows, hidden]`: a row for each sampled work."""
+        """Returns `[rows, hidden]`: a row for each sampled work, and for each of its draft tokens."""
         tokens = sum(len(work.token_ids) for work in works)
         rows = next(rows for rows in self._rows if rows >= tokens)
-        sampled = self._inputs.fill(works, _decodes(works), rows, before, adapters)
+        sampled = self._inputs.fill(works, self._decodes(works), rows, before, adapters)
         return self._replays[rows, adapters is not None]()[:sampled]
 
     def step(self, rows: int, adapted: bool = False) -> Tensor:
@@ -90,12 +93,14 @@ class MixedGraphs:
         for group in range(attention.groups):
             of_decodes, of_chunks = inputs.block_tables(group)
             decodes = DecodeSequences(
-                SequenceTables(of_decodes, lengths), splits.get(group), rows, MultiQuery(firsts, counts, 1)
+                SequenceTables(of_decodes, lengths), splits.get(group), rows, MultiQuery(firsts, counts, inputs.each)
             )
             chunks = PrefillChunks(SequenceTables(of_chunks, chunk_lengths), starts, rows, (), first_row=0)
             steps.append(KVGroupStep(inputs.field(SLOT + group, rows), decodes, chunks))
-        sampled = min(inputs.decodes + MAX_CHUNKS, rows - 1)  # a chunk has two tokens or more
-        logit_rows = inputs.field(LOGIT_ROW, sampled)
+        sampled = min(inputs.decodes * inputs.each + MAX_CHUNKS, rows)
+        wanted = inputs.field(LOGIT_ROW, sampled)
+        # As many rows as there are tokens are taken for all rows, in order.
+        logit_rows = wanted if sampled < rows else torch.arange(rows, device=wanted.device)
         slots = inputs.field(ADAPTER, rows)
         batch = Batch(
             token_ids=inputs.token_ids(rows),
@@ -107,9 +112,10 @@ class MixedGraphs:
             kv_lengths=np.ones(0, np.int64),
             adapters=recorded(slots, slots[logit_rows]) if adapted else None,
         )
-        return self._model.forward(batch, attention.step(steps), lambda layer: None)
+        hidden = self._model.forward(batch, attention.step(steps), lambda layer: None)
+        return hidden if sampled < rows else hidden[wanted]
 
-
-def _decodes(works: Sequence[Work]) -> int:
-    """Counts the works of one token at the beginning of a step; later ones are computed as chunks."""
-    return next((index for index, work in enumerate(works) if len(work.token_ids) > 1), len(works))
+    def _decodes(self, works: Sequence[Work]) -> int:
+        """Counts the works of one token and its draft tokens at the beginning; later ones are computed as chunks."""
+        own = (len(work.token_ids) == 1 + len(work.proposed) <= self._inputs.each for work in works)
+        return next((index for index, decodes in enumerate(own) if not decodes), len(works))

@@ -1,8 +1,9 @@
 """Keeps the inputs of a mixed step at fixed addresses on the device, where a recorded step reads them.
 
-A mixed step has decodes of a token each, then chunks of prompts. Its rows are its tokens, one work after the other, and
-padding behind them. Everything but block tables is copied at once from pinned memory. To prefill attention, which takes
-all rows, the decodes together are the first work, and padding is the last: works without KV, whose attention is zero.
+A mixed step has decodes, of a token each and its draft tokens, then chunks of prompts. Its rows are its tokens, work
+after work, and padding behind them. Everything but block tables is copied at once from pinned memory. To prefill
+attention, which takes all rows, the decodes together are the first work, and padding is the last: works without KV,
+whose attention is zero.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from engine.backends.triton.decode_inputs import (
     Words,
     put_previous,
 )
-from engine.model.batch import Ints, Sampled, pending_tokens
+from engine.model.batch import Ints, Sampled, pending_tokens, rows_of_logits
 from engine.plan import Work
 
 TOKEN, POSITION, SOURCE, ADAPTER, LOGIT_ROW, SLOT = range(6)
@@ -47,15 +48,20 @@ class MixedInputs:
         in_flight: int,
         groups: int,
         plan: Callable[[Ints], Words],
+        each: int = 1,
     ) -> None:
-        """`width` is the blocks of the longest text; `in_flight` and `plan` are as in `DecodeInputs`."""
+        """`width` is the blocks of the longest text; `in_flight` and `plan` are as in `DecodeInputs`.
+
+        A decode has up to `each` tokens.
+        """
         self.decodes = decodes
+        self.each = each
         self._rows = rows
         self._block_size = block_size
         self._plan = plan
         self._places = DecodeRows()
         self._tables = DeviceTables(groups, decodes + MAX_CHUNKS + ENDS, width, device)
-        self._previous = torch.zeros(decodes + MAX_CHUNKS, dtype=torch.int64, device=device)
+        self._previous = torch.zeros(max(rows, decodes + MAX_CHUNKS), dtype=torch.int64, device=device)
         padding = [0, 0, NOT_PENDING, 0, 0, *[PADDING_SLOT] * groups]
         self._padding: Ints = np.array(padding, np.int64)[:, None]
         sizes = [len(padding) * rows, 3 * decodes, MAX_CHUNKS + ENDS + 1, MAX_CHUNKS + ENDS]
@@ -105,9 +111,7 @@ class MixedInputs:
             fields[SOURCE, sources] = put_previous(self._previous, before.tokens, source_rows)
         if adapters is not None:
             fields[ADAPTER, :count] = np.array(adapters)[owners]
-        logit_rows = [
-            first + size - 1 for work, first, size in zip(works, first_rows, counts, strict=True) if work.sampling
-        ]
+        logit_rows = rows_of_logits(works, first_rows, counts)[0]
         fields[LOGIT_ROW, : len(logit_rows)] = logit_rows
         places, offsets = np.divmod(positions, self._block_size)
         for group in range(len(fields) - SLOT):
@@ -119,7 +123,7 @@ class MixedInputs:
         own = np.array(self._places.of([work.sequence for work in works[:decodes]]), np.int64)
         of_decodes[:] = 0
         of_decodes[KV_LENGTH, own], of_decodes[ROW, own] = (starts + counts)[:decodes], first_rows[:decodes]
-        of_decodes[COUNT, own] = 1
+        of_decodes[COUNT, own] = counts[:decodes]
         chunks = len(works) - decodes
         starts_there[0], starts_there[1:] = 0, count
         starts_there[1 : 1 + chunks], starts_there[-1] = first_rows[decodes:], rows

@@ -31,6 +31,7 @@ from engine.model.model import Model
 from engine.plan import PENDING_TOKEN, StepPlan, StepResult, Work
 from engine.speculation.proposers.held import HeldKV
 from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens
+from engine.speculation.verify.verification import row_count
 
 MAX_SEQUENCES_PER_STEP = 64
 """Maximum sequences that get draft tokens in one step."""
@@ -171,16 +172,12 @@ class DraftProposer:
     def _first(self, works: list[Work]) -> Tensor:
         """Computes the missing tokens; returns the states `[works that get draft tokens, hidden]` of the last ones."""
         draft = self._draft
-        lengths = np.array([len(work.token_ids) for work in works])
-        verified = lengths.max() <= RECORDED_TOKENS
-        if verified:
-            works = [structs.replace(work, proposed=tuple(work.token_ids[1:])) for work in works]
-        if draft.steps is not None and draft.steps.serves(StepPlan(0, works)):
-            states = draft.steps.run(works, None)
-            rows = lengths.cumsum() - 1
-            return states[to_device(rows, states.device)] if verified and len(rows) < len(states) else states
-        if verified:
-            works = [structs.replace(work, proposed=()) for work in works]
+        if draft.steps is not None:
+            recorded = [_as_decode(work) for work in works]
+            if draft.steps.serves(StepPlan(0, recorded)):
+                states = draft.steps.run(recorded, None)
+                ends = np.cumsum([row_count(work) for work in recorded if work.sampling is not None]) - 1
+                return states if len(ends) == len(states) else states[to_device(ends, states.device)]
         batch = build_batch(StepPlan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
         for group, tables in enumerate(batch.groups):
             draft.pool.enter(group, tables.fresh_blocks)
@@ -264,6 +261,13 @@ class _Later(NamedTuple):
             query_lengths=np.ones(count, np.int64),
             kv_lengths=self.lengths[:count] + place,
         )
+
+
+def _as_decode(work: Work) -> Work:
+    """Lets a recorded decode step take a second token, as one that it verifies."""
+    if work.sampling is None or len(work.token_ids) > RECORDED_TOKENS:
+        return work
+    return structs.replace(work, proposed=tuple(work.token_ids[1:]))
 
 
 def _turn(works: Sequence[Work], ready: Sequence[_Asked], place: int) -> list[Work]:

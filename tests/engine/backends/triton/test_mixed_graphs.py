@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedEngine, Loa
     config.num_hidden_layers = 2
     directory = build_model(tmp_path_factory.mktemp("mixed") / "model", config)
     sizes = {"max_sequences": 4, "max_batch_tokens": 64, "block_size": BLOCK_TOKENS}
+    sizes |= {"speculation": "ngram", "speculative_tokens": 3}
     recorded = make_engine(directory, cpu_backend="triton", **sizes)
     return recorded, make_engine(directory, cpu_backend="triton", decode_graphs="off", **sizes)
 
@@ -40,15 +42,19 @@ class Texts:
         self._lengths = [0] * 5
         self._steps = 0
 
-    def step(self, *added: tuple[int, int], sampled: Sequence[int]) -> StepPlan:
-        """Plans a step in which texts grow by numbers of tokens; `sampled` texts sample the next token."""
+    def step(self, *added: tuple[int, int], sampled: Sequence[int], guesses: Sequence[int] = ()) -> StepPlan:
+        """Plans a step in which texts grow by numbers of tokens; `sampled` texts sample the next token.
+
+        `guesses` are the numbers of draft tokens of the first texts, all of which are wrong.
+        """
         works = []
-        for text, count in added:
+        for (text, count), drafts in zip_longest(added, guesses, fillvalue=0):
             start, self._lengths[text] = self._lengths[text], self._lengths[text] + count
-            tokens = [self._random.randrange(self._vocab) for _ in range(count)]
-            used = -(-self._lengths[text] // BLOCK_TOKENS)
+            tokens = [self._random.randrange(self._vocab) for _ in range(count + drafts)]
+            used = -(-(self._lengths[text] + drafts) // BLOCK_TOKENS)
             tables = tuple(table[:used] for table in self._tables[text])
-            works.append(Work(text, start, tokens, tables, GREEDY if text in sampled else None))
+            sampling = GREEDY if text in sampled else None
+            works.append(Work(text, start, tokens, tables, sampling, proposed=tuple(tokens[count:])))
         self._steps += 1
         return StepPlan(self._steps, works)
 
@@ -62,6 +68,9 @@ def test_recorded_mixed_steps_give_the_same_states(engines: tuple[LoadedEngine, 
         texts.step((2, 1), (0, 1), (1, 1), (3, 20), sampled=[0, 1, 2]),  # in another order, none sampled of the chunk
         texts.step((3, 9), sampled=[]),  # no row reaches the head
         texts.step((1, 1), (4, 13), (3, 1), sampled=[1, 3, 4]),  # a decode behind a chunk
+        texts.step((1, 1), (2, 1), (3, 1), (4, 12), sampled=[1, 2, 3], guesses=[3, 0, 1]),  # draft tokens to verify
+        texts.step((3, 1), (1, 1), (2, 1), (4, 2), sampled=[1, 2, 3, 4], guesses=[2, 3, 3]),
+        texts.step((4, 1), (1, 1), (0, 6), (2, 1), sampled=[0, 1, 2, 4], guesses=[1, 6, 0, 2]),  # more than recorded
     ]
     steps = engines[0].decode_steps
     assert isinstance(steps, DecodeGraphs)
