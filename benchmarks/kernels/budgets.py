@@ -44,7 +44,7 @@ def affordable(sm: int, weight_bytes: float) -> float:
 
 def bytes_of(groups: Groups) -> float:
     """Returns the bytes of a weight with its part of the 16-bit scales and offsets."""
-    terms = (2 + 2 * groups.offsets) / groups.size if groups.size else 0.0
+    terms = 2 * (1 + groups.offsets + groups.zeros) / groups.size if groups.size else 0.0
     return (0.5 if groups.kind in ("int4", "fp4") else 1.0) + terms
 
 
@@ -116,14 +116,14 @@ def mixture(
 
 BUDGETS = (
     dense(90, INT4, 1, 3.5, 8, 4),  # the stores are of scales
-    dense(90, AWQ, 32, 4.5, 4, 2),
+    dense(90, AWQ, 32, 3.0, 4, 2),
     dense(90, MXFP4, 1, 4.1, 8, 4),
     dense(90, INT8, 1, 5.8, 2, 0),
     dense(90, FP8, 1, 4.0, 2, 0),
     dense(90, FP8, 32, 4.0, 2, 0),
     dense(90, FP8_BLOCKS, 1, 4.0, 2, 1),
     dense(80, INT4, 1, 3.3, 8, 4),
-    dense(80, AWQ, 32, 3.9, 4, 2),
+    dense(80, AWQ, 32, 3.2, 4, 2),
     dense(89, INT4, 1, 3.4, 8, 4),
     dense(120, INT4, 1, 3.4, 8, 4),
     mixture(GPT_OSS, MXFP4, 1, 16, 5.0, 2, 0),

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.quantized.packed import BLOCK_OUTPUTS, RUN_BYTES, CodeKind, PackedWeight, in_run
+from kernels.quantized.packed import BLOCK_OUTPUTS, MAX_INT4_CODE, RUN_BYTES, CodeKind, PackedWeight, in_run
 from kernels.sizes import tile_count
 
 CODE_SPREAD = {"int4": 4.6, "fp4": 3.0, "int8": 74.0, "fp8": 80.0}
@@ -16,17 +16,19 @@ FP8_WITHOUT_NAN = 0xF7
 class Groups(NamedTuple):
     """How weights are quantized: `size` inputs in a group, 0 for one scale for each output.
 
-    By block, `BLOCK_OUTPUTS` neighbouring outputs share their scales.
+    By block, `BLOCK_OUTPUTS` neighbouring outputs share their scales. With `zeros`, each group of int4 has a code that
+    stands for 0.
     """
 
     kind: CodeKind
     size: int
     offsets: bool = False
     by_block: bool = False
+    zeros: bool = False
 
     def __str__(self) -> str:
         block = f"x{BLOCK_OUTPUTS}" if self.by_block else ""
-        return f"{self.kind}/{self.size or 'output'}{block}" + ("+offsets" if self.offsets else "")
+        return f"{self.kind}/{self.size or 'output'}{block}" + "+offsets" * self.offsets + "+zeros" * self.zeros
 
 
 class Sizes(NamedTuple):
@@ -54,6 +56,8 @@ def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: 
     if groups.by_block:
         scales = scales[..., ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, -1)[..., :outputs].contiguous()
     offsets = scales * 0.5 if groups.offsets else None
+    if groups.zeros:
+        offsets = torch.randint(MAX_INT4_CODE + 1, scales.shape, dtype=torch.int16, device=device)
     return PackedWeight(groups.kind, codes, scales, offsets, inputs, group, groups.by_block)
 
 

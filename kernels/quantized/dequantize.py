@@ -86,10 +86,12 @@ def _unpack(
         words = load_words(codes, mine, step * RUNS, width, runs, RUNS)
         first = step * inputs_of_step(RUNS)
         for plane in tl.static_range(4):
-            weight = plane_values(words, tl.zeros([1], tl.float32), plane, KIND)
+            offset = load_term(offsets, mine, first, width, groups, GROUP, plane, EVEN)
+            ZEROS: tl.constexpr = OFFSETS and offset.dtype == tl.int16
+            weight = plane_values(words, offset, tl.zeros([1], tl.float32), plane, KIND, ZEROS)
             weight *= load_term(scales, mine, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
-            if OFFSETS:
-                weight += load_term(offsets, mine, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
+            if OFFSETS and not ZEROS:
+                weight += offset.to(tl.float32)[:, None]
             place = (first + lane // 32 * 128 + plane * 32 + lane % 32)[None, :]
             tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
     else:

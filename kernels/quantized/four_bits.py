@@ -2,6 +2,8 @@
 
     total[o, r] += scales[g, o] sum_i v[o, i] x[r, i] + offsets[g, o] sum_i x[r, i]    over the inputs i of group g
 
+    v[o, i] = c[o, i] - zeros[g, o]    of int4 codes c; zeros are 8 where there are offsets or nothing
+
 A run is 32 words of 16 bits of each output (`packed.py`). Place p of every word is a plane: 32 neighbouring inputs of
 one group. Values of codes are exact in 16 bits, so products are exact but for their sums in fp32, and no weight is
 rounded. With many rows there are more sums than weights: scales then multiply weights, which are rounded to the format
@@ -9,7 +11,8 @@ of x as a dequantized weight's are.
 
 Two codes become two numbers by a few operations on a register of 32 bits: an int4 code c is the last digits of 2^7 + c
 in bf16 and of 2^10 + c in fp16; the bits of an fp4 code, moved to the place of the exponent, are its value times a
-power of two. The interpreter computes the same without assembly. The sums of x are products with 1.
+power of two. The term that takes 2^7 away takes a group's zero, too. The interpreter computes the same without
+assembly. The sums of x are products with 1.
 """
 
 import torch
@@ -18,15 +21,18 @@ import triton.language as tl
 from triton import knobs
 
 from kernels.device import is_hopper
-from kernels.quantized.packed import CODE_BITS
+from kernels.quantized.packed import CODE_BITS, INT4_ZERO_CODE
 
 COMPILED = tl.constexpr(not knobs.runtime.interpret)
 WORDS = tl.constexpr(32)
 """Words of an output in a run; with four codes each, a run has 128 inputs."""
 MAX_BEHIND_ROWS = tl.constexpr(32)
 """Up to this many rows a scale multiplies sums: they are fewer than weights."""
-INT4_OFFSET = tl.constexpr(8388608.0 + 8)
-"""2^23, whose last digit is 1, plus the code of 0."""
+INT4_ZERO = tl.constexpr(INT4_ZERO_CODE)
+INT4_OFFSET = tl.constexpr(8388608.0)
+"""2^23, whose last digit is 1."""
+FP16_TERM, BF16_TERM = tl.constexpr(-0x1C00), tl.constexpr(-0x3D00)
+"""The bits of -2^10 in fp16 and of -2^7 in bf16, as int16; their last digits are 1."""
 FP4_FACTOR = tl.constexpr(2.0**126)
 """Maps fp4's exponents to fp32's and bf16's."""
 
@@ -52,31 +58,48 @@ def pieces(kind: str, plane: int, place: int) -> list[tuple[int, int]]:
 
 
 @triton.constexpr_function
-def conversion(kind: str, plane: int, short: bool) -> str:
-    """Returns assembly that makes two numbers of a plane of two words: fp16 if `short`, else bf16."""
+def conversion(kind: str, plane: int, short: bool, zeros: bool = False) -> str:
+    """Returns assembly that makes two numbers of a plane of two words: fp16 if `short`, else bf16.
+
+    With `zeros`, a second argument has the numbers of -(2^10 + zero) in fp16, or of -(2^7 + zero) in bf16.
+    """
     if kind == "int4":
         place, start = 0, 0x64006400 if short else 0x43004300
         factor, term = (0x3C003C00, 0xE408E408) if short else (0x3F803F80, 0xC308C308)
     else:
         place, start = 9 if short else 6, 0
         factor, term = 0x74007400 if short else 0x7E807E80, 0x80008000
-    made = f"mov.b32 a, {start:#x};"
+    made, last = f"mov.b32 a, {start:#x};", "$2" if zeros else f"{term:#x}"
     for left, mask in pieces(kind, plane, place):
         made += f"{'shl' if left >= 0 else 'shr'}.b32 b, $1, {abs(left)}; lop3.b32 a, b, {mask * 0x10001:#x}, a, 0xea;"
-    made += f"mov.b32 b, {factor:#x}; mov.b32 c, {term:#x}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
+    made += f"mov.b32 b, {factor:#x}; mov.b32 c, {last}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
     return "{.reg .b32 a, b, c;" + made + "}"
 
 
 @triton.jit
-def plane_values(words: tl.tensor, like: tl.tensor, PLANE: tl.constexpr, KIND: tl.constexpr) -> tl.tensor:
-    """Converts the codes of one plane of `words`, exactly, to the format of `like`."""
+def plane_values(
+    words: tl.tensor, offset: tl.tensor, like: tl.tensor, PLANE: tl.constexpr, KIND: tl.constexpr, ZEROS: tl.constexpr
+) -> tl.tensor:
+    """Converts the codes of one plane of `words`, exactly, to the format of `like`.
+
+    With `ZEROS` the `offset` `[TILE]` has the codes of int4 that stand for 0.
+    """
     if COMPILED and like.dtype != tl.float32:
-        asm: tl.constexpr = conversion(KIND, PLANE, like.dtype == tl.float16)
-        return tl.inline_asm_elementwise(asm, "=r,r", [words], dtype=like.dtype, is_pure=True, pack=2)
+        SHORT: tl.constexpr = like.dtype == tl.float16
+        asm: tl.constexpr = conversion(KIND, PLANE, SHORT, ZEROS)
+        if ZEROS:
+            terms = (offset | (FP16_TERM if SHORT else BF16_TERM))[:, None]
+            return tl.inline_asm_elementwise(asm, "=r,r,r", [words, terms], dtype=like.dtype, is_pure=True, pack=2)
+        else:
+            return tl.inline_asm_elementwise(asm, "=r,r", [words], dtype=like.dtype, is_pure=True, pack=2)
     else:
         bits = words.to(tl.int32)
         if KIND == "int4":
-            found = (((bits >> (4 * PLANE)) & 15) | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET
+            found = (((bits >> (4 * PLANE)) & 15) | 0x4B000000).to(tl.float32, bitcast=True)
+            if ZEROS:
+                found -= (offset.to(tl.float32) + INT4_OFFSET)[:, None]
+            else:
+                found -= INT4_OFFSET + INT4_ZERO
         else:
             if PLANE < 3:
                 code = (bits << (16 + 3 * PLANE)) & -0x7E400000
@@ -200,16 +223,19 @@ def add_planes(
 ) -> tl.tensor:
     """Adds a step's product to a `total` `[TILE, ROWS]`; `x`, `scales` and `offsets` are tuples of the four planes."""
     PER: tl.constexpr = planes_of_scale(GROUP, RUNS)
+    ZEROS: tl.constexpr = OFFSETS and offsets[0].dtype == tl.int16
     if not SCALED:
         for plane in tl.static_range(4):
-            total = tl.dot(plane_values(words, x[plane], plane, KIND), x[plane], total, input_precision="ieee")
+            values = plane_values(words, offsets[plane], x[plane], plane, KIND, ZEROS)
+            total = tl.dot(values, x[plane], total, input_precision="ieee")
     elif total.shape[1] <= MAX_BEHIND_ROWS:
         for first in tl.static_range(0, 4, PER):
             part = tl.zeros(total.shape, tl.float32)
             for plane in tl.static_range(first, first + PER):
-                part = tl.dot(plane_values(words, x[plane], plane, KIND), x[plane], part, input_precision="ieee")
+                values = plane_values(words, offsets[first], x[plane], plane, KIND, ZEROS)
+                part = tl.dot(values, x[plane], part, input_precision="ieee")
             total += part * scales[first].to(tl.float32)[:, None]
-            if OFFSETS:
+            if OFFSETS and not ZEROS:
                 sums = tl.zeros(total.shape, tl.float32)
                 for plane in tl.static_range(first, first + PER):
                     ones = tl.full(words.shape, 1.0, x[plane].dtype)
@@ -217,8 +243,9 @@ def add_planes(
                 total += sums * offsets[first].to(tl.float32)[:, None]
     else:
         for plane in tl.static_range(4):
-            weight = plane_values(words, x[plane], plane, KIND).to(tl.float32) * scales[plane].to(tl.float32)[:, None]
-            if OFFSETS:
+            values = plane_values(words, offsets[plane], x[plane], plane, KIND, ZEROS)
+            weight = values.to(tl.float32) * scales[plane].to(tl.float32)[:, None]
+            if OFFSETS and not ZEROS:
                 weight += offsets[plane].to(tl.float32)[:, None]
             total = tl.dot(weight.to(x[plane].dtype), x[plane], total, input_precision="ieee")
     return total

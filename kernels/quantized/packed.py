@@ -2,6 +2,8 @@
 
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 
+Where all offsets of int4 codes are multiples of scales, each group has the code that stands for 0 in place of them.
+
 A *run* is the codes of one output for 32 neighbouring inputs: 32 bytes. Where a code has 4 bits, a run is 32 words of
 16 bits for 128 inputs: word j has inputs j, j + 32, j + 64 and j + 96 in its four places (`CODE_BITS`), so that each
 place is a tile of a matrix as it is, and of one group. Runs of all outputs lie side by side, `[runs, out, 32]`, and so
@@ -34,7 +36,8 @@ E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4_VALUES = (*E2M1_VALUES, *(-value for value in E2M1_VALUES))
 """Values of the fp4 codes, with the sign in the highest bit (OCP Microscaling Formats 1.0, section 5.3.3)."""
 INT4_ZERO_CODE = 8
-"""The code of int4 that stands for 0."""
+"""The code of int4 that stands for 0 where groups have no codes of their own for it."""
+MAX_INT4_CODE = 15
 SINGLE_GROUP_INPUTS = 1 << 30
 BLOCK_OUTPUTS = 128
 """Outputs of a block that shares its scales in fp8 checkpoints."""
@@ -65,7 +68,7 @@ class PackedWeight:
     kind: CodeKind
     codes: Tensor  # uint8 [runs, out, 32], int16 for 4 bits; or of experts [experts, runs, out, 32]
     scales: Tensor  # [groups, out], fp32, or 16 bits where they lose nothing
-    offsets: Tensor | None  # the same
+    offsets: Tensor | None  # the same; or int16 codes of int4 that stand for 0
     inputs: int
     group: int
     by_block: bool = False  # `BLOCK_OUTPUTS` neighbouring outputs, from a multiple on, have the same scales
@@ -84,10 +87,16 @@ class PackedWeight:
         return self.scales.shape[-2] == 1 and self.offsets is None
 
     @property
+    def has_zeros(self) -> bool:
+        """Returns whether `offsets` are codes that stand for 0."""
+        return self.offsets is not None and self.offsets.dtype == torch.int16
+
+    @property
     def name(self) -> str:
         """Returns the key of tuned configs, such as `int4,group=32`."""
         group = "all" if self.scales.shape[-2] == 1 else str(self.group)
-        return f"{self.kind},group={group}" + (",offsets" if self.offsets is not None else "")
+        added = "" if self.offsets is None else ",zeros" if self.has_zeros else ",offsets"
+        return f"{self.kind},group={group}{added}"
 
     @property
     def even_group(self) -> int:
@@ -126,15 +135,13 @@ def pack(weights: Sequence[WeightCodes], device: torch.device) -> PackedWeight:
     assert all((each.kind, each.values.shape[1], each.group) == (kind, inputs, group) for each in weights)
     codes = torch.cat([_codes(each.values, kind).to(device) for each in weights], 1)
     scales = torch.cat([_without_nan(each) for each in weights]).t()
-    offsets = None
-    if kind == "int4" or any(each.offsets is not None for each in weights):
-        offsets = torch.cat([_offsets(each) for each in weights]).t()
-        offsets = offsets if needed(offsets) else None
+    given = [torch.zeros_like(each.scales) if each.offsets is None else each.offsets for each in weights]
+    offsets = _offsets(kind, scales, torch.cat(given).t())
     return PackedWeight(
         kind,
         codes.contiguous(),
         narrowed(scales).to(device).contiguous(),
-        None if offsets is None else narrowed(offsets).to(device).contiguous(),
+        None if offsets is None else offsets.to(device).contiguous(),
         inputs,
         min(group, tile_count(inputs, RUN_BYTES) * RUN_BYTES),
         shared_in_blocks(scales),
@@ -158,11 +165,6 @@ def narrowed(numbers: Tensor) -> Tensor:
 def shared_in_blocks(scales: Tensor) -> bool:
     """Returns whether each `BLOCK_OUTPUTS` outputs of `[groups, out]` scales, from a multiple on, have the same."""
     return scales.equal(scales[:, ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, 1)[:, : scales.shape[1]])
-
-
-def needed(offsets: Tensor) -> bool:
-    """Returns whether an offset is not 0; NaN counts as such."""
-    return bool(offsets.any())
 
 
 def in_run(kind: CodeKind) -> int:
@@ -196,10 +198,25 @@ def _without_nan(weight: WeightCodes) -> Tensor:
     return weight.scales.masked_fill(filled.view(len(wrong), groups, -1).any(2), torch.nan)
 
 
-def _offsets(weight: WeightCodes) -> Tensor:
-    """Returns the offsets `[out, groups]` to a code that stands for 0, which is 8 in int4."""
-    offsets = torch.zeros_like(weight.scales) if weight.offsets is None else weight.offsets
-    return offsets + weight.scales * INT4_ZERO_CODE if weight.kind == "int4" else offsets
+def _offsets(kind: CodeKind, scales: Tensor, offsets: Tensor) -> Tensor | None:
+    """Returns offsets, or codes of int4 that stand for 0; None if all offsets are 0 or all these codes are 8.
+
+    Offsets of int4 are those to the code 8. NaN is not 0.
+    """
+    if kind != "int4":
+        return narrowed(offsets) if offsets.any() else None
+    zeros = (-offsets / scales).round()
+    zeros = zeros.where(scales.isfinite() & (scales != 0), INT4_ZERO_CODE)
+    exact = (zeros * scales == -offsets) | ~scales.isfinite()
+    if not (exact & (zeros >= 0) & (zeros <= MAX_INT4_CODE)).all():
+        return narrowed(offsets + scales * INT4_ZERO_CODE)
+    return None if (zeros == INT4_ZERO_CODE).all() else zeros.short()
+
+
+def with_offsets(packed: PackedWeight) -> PackedWeight:
+    """Returns the same weight with offsets in fp32 in place of the codes that stand for 0."""
+    zeros = packed.offsets if packed.has_zeros else None
+    return packed if zeros is None else replace(packed, offsets=(INT4_ZERO_CODE - zeros) * packed.scales.float())
 
 
 def reference(packed: PackedWeight) -> Tensor:
@@ -221,5 +238,7 @@ def reference(packed: PackedWeight) -> Tensor:
             values = codes.contiguous().view(torch.float8_e4m3fn).double()
     groups = torch.arange(packed.inputs, device=codes.device) // packed.group
     groups = groups.clamp(max=len(packed.scales) - 1)
-    weight = values * packed.scales.double()[groups].t()
-    return weight if packed.offsets is None else weight + packed.offsets.double()[groups].t()
+    offsets = 0.0 if packed.offsets is None else packed.offsets.double()[groups].t()
+    if packed.has_zeros:
+        values, offsets = values + INT4_ZERO_CODE - offsets, 0.0
+    return values * packed.scales.double()[groups].t() + offsets

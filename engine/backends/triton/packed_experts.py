@@ -11,7 +11,7 @@ from engine.model.quantized import Weight, dequantized
 from kernels.moe.expert_products import Expert
 from kernels.moe.packed_products import PackedExpert
 from kernels.quantized.dequantize import dequantize
-from kernels.quantized.packed import PackedWeight, one_of, pack
+from kernels.quantized.packed import INT4_ZERO_CODE, PackedWeight, one_of, pack, with_offsets
 
 
 class Gathering:
@@ -84,21 +84,24 @@ def _room(packed: PackedWeight, experts: int) -> PackedWeight:
         return tensor.new_zeros((experts, *tensor.shape))
 
     offsets = None if packed.offsets is None else of_all(packed.offsets)
-    return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets, by_block=False)
+    return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets)
 
 
 def _with_room_for(whole: PackedWeight, packed: PackedWeight) -> PackedWeight:
-    """Returns the same, with offsets if any weight has some, and with fp32 scales if 16-bit formats differ."""
+    """Returns the same, with zeros or offsets if any weight has some, and in fp32 if 16-bit formats differ."""
+    if packed.offsets is not None and not packed.has_zeros:
+        whole = with_offsets(whole)
     offsets = whole.offsets
     if offsets is None and packed.offsets is not None:
-        offsets = torch.zeros_like(whole.scales, dtype=packed.offsets.dtype)
+        offsets = torch.full_like(whole.scales, INT4_ZERO_CODE if packed.has_zeros else 0, dtype=packed.offsets.dtype)
     if offsets is not None and packed.offsets is not None and offsets.dtype != packed.offsets.dtype:
         offsets = offsets.float()
     scales = whole.scales if whole.scales.dtype == packed.scales.dtype else whole.scales.float()
-    return replace(whole, scales=scales, offsets=offsets)
+    return replace(whole, scales=scales, offsets=offsets, by_block=whole.by_block and packed.by_block)
 
 
 def _put(whole: PackedWeight, expert: int, packed: PackedWeight) -> None:
     whole.codes[expert], whole.scales[expert] = packed.codes, packed.scales
-    if whole.offsets is not None and packed.offsets is not None:
-        whole.offsets[expert] = packed.offsets
+    offsets = (packed if whole.has_zeros else with_offsets(packed)).offsets
+    if whole.offsets is not None:
+        whole.offsets[expert] = (INT4_ZERO_CODE if whole.has_zeros else 0) if offsets is None else offsets

@@ -23,10 +23,18 @@ SMALL = Config({"TILE": 16, "RUNS": 1, "GROUP": 2}, warps=4, stages=2)
 
 
 def product(
-    kind: CodeKind, count: int, outputs: int, inputs: int, group: int, device: torch.device, offsets: bool, bias: bool
+    kind: CodeKind,
+    count: int,
+    outputs: int,
+    inputs: int,
+    group: int,
+    device: torch.device,
+    offsets: bool,
+    bias: bool,
+    zeros: bool = False,
 ) -> tuple[PackedExpert, Expert]:
     """Returns packed weights of all experts, and the numbers that they stand for in fp64."""
-    each = [pack([drawn(kind, outputs, inputs, group, offsets=offsets)], device) for _ in range(count)]
+    each = [pack([drawn(kind, outputs, inputs, group, offsets=offsets, zeros=zeros)], device) for _ in range(count)]
     given = torch.randn(count, outputs, device=device) if bias else None
     numbers = torch.stack([reference(weight) for weight in each])
     shifts = [weight.offsets for weight in each if weight.offsets is not None]
@@ -48,6 +56,7 @@ def check(
     intermediate: int = 24,
     group: int = 32,
     offsets: bool = False,
+    zeros: bool = False,
     bias: bool = False,
     activation: Activation = "silu",
     config: Config | None = SMALL,
@@ -58,7 +67,7 @@ def check(
     """
     chosen = chosen_of(tokens, 2, 4).int().to(device)
     made = [
-        product(kind, 4, outputs, inputs, group, device, offsets, bias)
+        product(kind, 4, outputs, inputs, group, device, offsets, bias, zeros)
         for outputs, inputs in ((2 * intermediate, hidden), (hidden, intermediate))
     ]
     x, shares = torch.randn(tokens, hidden, device=device), torch.rand(tokens, 2, device=device)
@@ -71,6 +80,11 @@ def check(
 @pytest.mark.parametrize("offsets", [False, True])
 def test_every_kind(kind: CodeKind, offsets: bool, device: torch.device) -> None:
     check(kind, device, offsets=offsets)
+
+
+@pytest.mark.parametrize(("group", "tokens"), [(32, 5), (128, 5), (32, 70)])
+def test_zeros(group: int, tokens: int, device: torch.device) -> None:
+    check("int4", device, group=group, tokens=tokens, zeros=True, config=SMALL if tokens < 20 else None)
 
 
 @pytest.mark.parametrize("activation", get_args(Activation))

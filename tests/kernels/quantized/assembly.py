@@ -9,9 +9,12 @@ INSTRUCTION = re.compile(r"(\w[\w.]*) ([^;]+);")
 WORD = 0xFFFFFFFF
 
 
-def executed(assembly: str, words: Tensor, dtype: torch.dtype) -> Tensor:
-    """Runs the instructions on int64 `words` of 32 bits each; returns the two numbers of each, the lower first."""
-    registers = {"$1": words}
+def executed(assembly: str, words: Tensor, dtype: torch.dtype, second: Tensor | None = None) -> Tensor:
+    """Runs the instructions on int64 `words` of 32 bits each, and a `second` argument like it.
+
+    Returns the two numbers of each word, the lower first.
+    """
+    registers = {"$1": words} if second is None else {"$1": words, "$2": second}
 
     def value(name: str) -> Tensor:
         return registers[name] if name in registers else torch.full_like(words, int(name, 0))

@@ -25,6 +25,12 @@ def test_they_equal_the_reference(
     assert found.dtype == dtype and ((found - expected).abs() <= step).all()
 
 
+@pytest.mark.parametrize(("inputs", "group"), [(200, 64), (256, 128)])
+def test_zeros_take_no_rounding(inputs: int, group: int, device: torch.device, dtype: torch.dtype) -> None:
+    weight = pack([drawn("int4", 21, inputs, group, zeros=True)], device)
+    assert weight.has_zeros and dequantize(weight, dtype).equal(reference(weight, dtype))
+
+
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_groups_that_end_within_a_run(kind: CodeKind, device: torch.device) -> None:
     weight = pack([drawn(kind, 9, 112, 48)], device)

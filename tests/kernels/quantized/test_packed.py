@@ -20,9 +20,29 @@ def test_a_packed_weight_stands_for_the_same(kind: CodeKind, inputs: int, group:
 
 
 def test_zeros_in_the_middle_of_the_codes_need_no_offsets() -> None:
-    symmetric, other = drawn("int4", 4, 64, 32), drawn("int4", 4, 64, 32, zero=7)
-    assert pack([symmetric], CPU).offsets is None
-    assert pack([symmetric, other], CPU).offsets is not None
+    assert pack([drawn("int4", 4, 64, 32)], CPU).offsets is None
+
+
+@pytest.mark.parametrize("inputs", [64, 70])
+def test_zeros_elsewhere_are_codes(inputs: int) -> None:
+    """Also beside a weight that has them in the middle, and where a scale is 0 or no number."""
+    weights = [drawn("int4", 40, inputs, 32), drawn("int4", 40, inputs, 32, zeros=True)]
+    weights[1].scales[3, 1], weights[1].scales[5, 0] = 0, torch.nan
+    weights[1].offsets[3, 1] = 0  # type: ignore[index]
+    packed, expected = pack(weights, CPU), torch.cat([exact(each) for each in weights])
+    assert packed.has_zeros and packed.offsets is not None and (packed.offsets[:, :40] == 8).all()
+    assert sorted(packed.offsets[:, 40:].unique().tolist()) == [*range(16)]
+    torch.testing.assert_close(reference(packed), expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("change", [0.25, 9.0, -16.0, torch.nan, torch.inf])
+def test_an_offset_that_is_no_code_makes_all_of_them_offsets(change: float) -> None:
+    weight = drawn("int4", 4, 64, 32, zeros=True)
+    assert weight.offsets is not None
+    weight.offsets[2, 1] = weight.scales[2, 1] * change
+    packed = pack([weight], CPU)
+    assert packed.offsets is not None and not packed.has_zeros
+    torch.testing.assert_close(reference(packed), exact(weight), rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -65,6 +65,14 @@ def test_offsets(kind: CodeKind, inputs: int, group: int, device: torch.device, 
     check(weight, torch.randn(2, inputs, device=device, dtype=dtype), torch.randn(19, device=device, dtype=dtype))
 
 
+@pytest.mark.parametrize("rows", [2, 40])
+@pytest.mark.parametrize(("inputs", "group"), [(100, 32), (90, 90), (256, 64), (300, 128)])
+def test_zeros(rows: int, inputs: int, group: int, device: torch.device, dtype: torch.dtype) -> None:
+    weight = drawn("int4", 19, inputs, group, zeros=True)
+    assert pack([weight], device).has_zeros
+    check(weight, torch.randn(rows, inputs, device=device, dtype=dtype), torch.randn(19, device=device, dtype=dtype))
+
+
 @pytest.mark.parametrize(("kind", "group"), [("int8", 16), ("fp8", 48)])
 def test_groups_that_end_within_a_run(kind: CodeKind, group: int, device: torch.device, dtype: torch.dtype) -> None:
     for offsets in (False, True):

@@ -10,15 +10,18 @@ KINDS: tuple[CodeKind, ...] = ("int4", "fp4", "int8", "fp8")
 
 
 def drawn(
-    kind: CodeKind, outputs: int, inputs: int, group: int, *, offsets: bool = False, zero: int = 8
+    kind: CodeKind, outputs: int, inputs: int, group: int, *, offsets: bool = False, zeros: bool = False
 ) -> WeightCodes:
-    """Makes values of all codes, whose products with inputs about 1 are about 1; symmetric int4 has its `zero` at 8."""
+    """Makes values of all codes, whose products with inputs about 1 are about 1.
+
+    The code 8 of int4 stands for 0, or with `zeros` a code of each group.
+    """
     groups = (outputs, tile_count(inputs, group))
     scales = (torch.rand(groups) + 0.5) * inputs**-0.5
     given = torch.randn(groups) * inputs**-0.5 if offsets else None
     match kind:
         case "int4":
-            shift = scales * -zero
+            shift = scales * -(torch.randint(16, groups) if zeros else 8)
             codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
             return WeightCodes(codes, scales, group, shift if given is None else shift + given)
         case "fp4":

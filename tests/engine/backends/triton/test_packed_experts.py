@@ -48,6 +48,12 @@ def in_fp32(weight: Tensor) -> Quantized:
     return replace(found, scales=found.scales * 1.0001, offsets=found.offsets * 0.9)
 
 
+def with_zeros(weight: Tensor) -> Quantized:
+    """Makes an int4 weight whose groups have codes of their own for 0."""
+    found = to_int4(weight)
+    return replace(found, offsets=found.scales * -torch.randint(16, found.scales.shape, device=found.scales.device))
+
+
 Make = Callable[[Tensor], Weight]
 
 
@@ -70,6 +76,14 @@ LAYERS: dict[str, tuple[Sequence[tuple[Make, Make, Make]], tuple[type, type]]] =
         [(to_int4, to_int4, to_int4)] * 2 + [(in_fp32, in_fp32, in_fp32)],
         (PackedExpert, PackedExpert),
     ),
+    **{
+        f"int4, {words}": ([(make, make, make) for make in makes], (PackedExpert, PackedExpert))
+        for words, makes in {
+            "zeros in the second": (to_int4, with_zeros, to_int4),
+            "zeros, then offsets": (with_zeros, in_fp32, to_int4),
+            "offsets, then zeros": (in_fp32, to_int4, with_zeros),
+        }.items()
+    },
     "another kind in the last": (
         [(to_int4, to_int4, to_int4)] * 2 + [(to_int4, to_int4, mxfp4)],
         (PackedExpert, Expert),
