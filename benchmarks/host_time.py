@@ -9,8 +9,10 @@ allocation without memory, since those of `meta` are written in Python and slowe
 
 *mixed* is a step of a chunk of a prompt beside decodes, and *chunk* a step of a chunk alone that signals its layers, as
 in a prefill worker; neither is recorded. *recorded* is the mixed step, and *decode* a step of decodes, whose launches
-are recorded: inputs, head and sampling remain. Times are ms of this thread's processor. The last column is the time in
-which an H100 reads the weights (3.35 TB/s): a shorter host time holds up no step.
+are recorded: inputs, head and sampling remain. With --draft a draft model of that shape proposes tokens, *draft* by
+recorded steps and *draft, not recorded* without; two tokens of each text have no KV before. Times are ms of this
+thread's processor. The last column is the time in which an H100 reads the weights (3.35 TB/s), for each draft token
+once: a shorter host time holds up no step.
 """
 
 import argparse
@@ -34,6 +36,7 @@ from torch.nn import functional
 
 from benchmarks.simulated.compile_only import compiling
 from benchmarks.simulated.weightless import BLOCK_TOKENS, META, weightless_engine
+from benchmarks.simulated.weightless_draft import WeightlessDraft
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.backends.triton.mixed_graphs import MIXED_ROWS
@@ -134,9 +137,25 @@ def _lighten() -> None:
     )
 
 
+def _steps(shape: str, given: argparse.Namespace) -> tuple[dict[str, Step], int]:
+    steps = Steps(shape, given.decodes, given.adapters)
+    return steps.by_name(), steps.weights_bytes
+
+
+def _drafts(shape: str, given: argparse.Namespace) -> tuple[dict[str, Step], int]:
+    draft = WeightlessDraft(shape, given.decodes, given.guesses, TEXT_TOKENS, MAX_TEXT_TOKENS)
+    _record(draft.steps)
+    steps: dict[str, Step] = {
+        "draft": partial(draft.propose, recorded=True),
+        "draft, not recorded": partial(draft.propose, recorded=False),
+    }
+    return steps, given.guesses * draft.weights_bytes
+
+
 def _record(graphs: DecodeGraphs) -> None:
     for held in (graphs, graphs._mixed):
-        assert held is not None
+        if held is None:
+            continue
         replays: Any = held._replays
         replays |= {size: partial(_hidden, replay()) for size, replay in replays.items()}
 
@@ -151,8 +170,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--decodes", type=int, default=32, help="sequences that decode")
     parser.add_argument("--adapters", type=int, default=0, help="adapters of the sequences")
+    parser.add_argument("--draft", default="", help="shape of a draft model")
+    parser.add_argument("--guesses", type=int, default=5, help="draft tokens of a sequence")
     parser.add_argument(
-        "--profile", choices=("mixed", "chunk", "recorded", "decode"), help="list where this step's time goes"
+        "--profile", choices=("mixed", "chunk", "recorded", "decode", "draft"), help="list where this step's time goes"
     )
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -167,15 +188,16 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print("| shape | step | fastest | median | kernels launched | weights on an H100 |\n|" + " --- |" * 6)
     with compiling() as driver, torch.inference_mode():
-        for shape in given.shapes.split(","):
-            made: list[Steps] = []
-            _, error = driver.launch(lambda: made.append(Steps(shape, given.decodes, given.adapters)))  # noqa: B023 - it is run here
+        for shape in filter(None, [*given.shapes.split(","), given.draft]):
+            made: list[tuple[dict[str, Step], int]] = []
+            make = partial(_drafts if shape == given.draft else _steps, shape, given)
+            _, error = driver.launch(lambda: made.append(make()))  # noqa: B023 - it is run here
             if error:
                 print(f"{shape}: {error}", file=sys.stderr)
                 return 1
-            (steps,) = made
-            floor = steps.weights_bytes / H100_READ_RATE * 1e3
-            for name, step in steps.by_name().items():
+            ((steps, weights_bytes),) = made
+            floor = weights_bytes / H100_READ_RATE * 1e3
+            for name, step in steps.items():
                 _, error = driver.launch(step)
                 if error:
                     print(f"{shape}, {name}: {error}", file=sys.stderr)
