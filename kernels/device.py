@@ -6,6 +6,8 @@ from functools import cache
 
 import torch
 
+from kernels.shape_cache import forget_shapes
+
 INTERPRETER_PROCESSORS = 4
 """Processor count of Triton's interpreter, chosen so that it splits work as a device does."""
 
@@ -45,11 +47,15 @@ def converts_fp8(device: torch.device) -> bool:
 @contextmanager
 def assumed(major: int, minor: int) -> Iterator[None]:
     """Assumes this compute capability for tensors without a GPU while the context is open."""
+    before = _assumed[-1]
     _assumed.append((major, minor))
+    if _assumed[-1] != before:
+        forget_shapes()
     try:
         yield
     finally:
-        _assumed.pop()
+        if _assumed.pop() != before:
+            forget_shapes()
 
 
 def _capability(device: torch.device) -> tuple[int, int]:

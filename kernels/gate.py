@@ -17,7 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
+from kernels.shape_cache import by_shape
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -44,12 +45,19 @@ def gate(gate_up: Tensor, activation: Activation, *, config: Config | None = Non
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     assert gate_up.shape == (rows, 2 * width) and gate_up.is_contiguous()
     gated = gate_up.new_empty((rows, width))
-    shape = f"{str(gate_up.dtype).removeprefix('torch.')},width={width}"
-    config = config or tuned("gate", shape, gate_up.device, CANDIDATE_CONFIGS[0])
-    options = config.options()
-    grid = (rows, tile_count(width, options["TILE"]))
-    _gate[grid](gate_up, gated, WIDTH=width, ACTIVATION=activation, **options)
+    launch, tiles = _launch_of(gate_up.dtype, width, activation, gate_up.device, config)
+    launch((rows, tiles), gate_up, gated)
     return gated
+
+
+@by_shape
+def _launch_of(
+    dtype: torch.dtype, width: int, activation: Activation, device: torch.device, config: Config | None
+) -> tuple[Launch, int]:
+    """Returns the launch for rows of this width, and the tiles of a row."""
+    shape = f"{str(dtype).removeprefix('torch.')},width={width}"
+    options = (config or tuned("gate", shape, device, CANDIDATE_CONFIGS[0])).options()
+    return prepared(_gate, WIDTH=width, ACTIVATION=activation, **options), tile_count(width, options["TILE"])
 
 
 @launched_directly

@@ -4,12 +4,16 @@ Triton's launcher describes every argument of every launch, prints the options, 
 direct launch looks it up by the *kind* of the launch: the device, the compile-time arguments, and for each other
 argument its type, whether it is 1, and whether it, or its address, is a multiple of 16. Triton's launcher makes the
 first launch of each kind and so picks its binary; later launches call that binary as Triton's launcher does. Kinds are
-never coarser than Triton's own, so no launch reaches a binary that was compiled for other arguments.
+never coarser than Triton's own, so no launch reaches a binary that was compiled for other arguments. A wrapper that
+every layer calls prepares its launch: compile-time arguments are then sorted once for each shape, not at each launch.
 
 Triton's launcher makes every launch where the version of Triton is unknown, the device is not NVIDIA's, hooks watch
-launches, or an argument is of a type that kinds do not cover. The interpreter is never by-passed.
+launches, kernels are compiled for debugging, or an argument is of a type that kinds do not cover. The interpreter is
+never by-passed.
 """
 
+from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -27,8 +31,11 @@ MAX_INT32_BITS = 31
 _UNCOVERED = object()
 """Kind of an argument that only Triton's launcher can sort."""
 _Values = tuple[Any, ...]
+_Grid = tuple[int, ...]
 _Binary = tuple[Any, Any, Any]
 """A compiled kernel's launch function, its handle, and its packed metadata."""
+Launch = Callable[..., None]
+"""Launches a kernel: takes the grid, then the arguments that are not known when a kernel is compiled, in order."""
 
 
 def launched_directly(kernel: Any) -> Any:
@@ -37,67 +44,63 @@ def launched_directly(kernel: Any) -> Any:
     return DirectLauncher(kernel) if known and isinstance(kernel, JITFunction) else kernel
 
 
+def prepared(kernel: Any, /, **constants: Any) -> Launch:
+    """Returns the launch of a kernel with these compile-time arguments and options."""
+    if isinstance(kernel, DirectLauncher):
+        return kernel.prepared(constants)
+
+    def launch(grid: _Grid, *args: Any) -> None:
+        kernel[grid](*args, **constants)
+
+    return launch
+
+
 class DirectLauncher:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self._layouts: dict[_Values, _Layout] = {}
 
-    def __getitem__(self, grid: tuple[int, ...]) -> "_Launch":
-        return _Launch(self, grid)
+    def __getitem__(self, grid: _Grid) -> Launch:
+        return partial(self.launch, grid)
 
-    def launch(self, grid: tuple[int, ...], args: _Values, named: dict[str, Any]) -> None:
+    def launch(self, grid: _Grid, /, *args: Any, **named: Any) -> None:
         names = (len(args), *named)
         layout = self._layouts.get(names)
         if layout is None:
             layout = self._layouts[names] = _Layout(self.kernel.params, len(args), tuple(named))
+        values = (*args, *named.values())
+        constants = layout.constants(values)
+        launch = layout.launches.get(constants)
+        if launch is None:
+            launch = self.prepared(dict(zip(layout.constant_names, constants, strict=True)))
+            layout.launches[constants] = launch
+        launch(grid, *layout.runtime(values))
+
+    def prepared(self, constants: dict[str, Any]) -> "PreparedLaunch":
+        return PreparedLaunch(self.kernel, constants)
+
+
+class PreparedLaunch:
+    """Launches a kernel with given compile-time arguments and options."""
+
+    def __init__(self, kernel: Any, constants: dict[str, Any]) -> None:
+        runtime = [each for each in kernel.params if not each.is_constexpr]
+        behind = kernel.params[len(runtime) :]
+        assert all(each.is_constexpr for each in behind), "compile-time parameters stand behind all others"
+        self._kernel = kernel
+        self._constants = constants
+        self._behind = tuple([constants[each.name] for each in behind])
+        self._masks = [
+            0 if each.do_not_specialize or each.do_not_specialize_on_alignment else ALIGNMENT_MASK for each in runtime
+        ]
+        self._binaries: dict[_Values, _Binary] = {}  # by kind
+
+    def __call__(self, grid: _Grid, /, *args: Any) -> None:
         active = driver.active
         device = active.get_current_device()
-        values = (*args, *named.values())
-        kind = layout.kind(device, values)
-        binary = layout.binaries.get(kind)
-        if binary is None or _are_watched(self.kernel):
-            compiled = self.kernel[grid](*args, **named)
-            if _UNCOVERED not in kind and _runs_on_nvidia(compiled):
-                layout.binaries[kind] = compiled.run, compiled.function, compiled.packed_metadata
-            return
-        run, function, metadata = binary
-        x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
-        stream = active.get_current_stream(device)
-        run(x, y, z, stream, function, metadata, None, None, None, *layout.bound(values))
-
-
-class _Launch:
-    __slots__ = ("_grid", "_launcher")
-
-    def __init__(self, launcher: DirectLauncher, grid: tuple[int, ...]) -> None:
-        self._launcher = launcher
-        self._grid = grid
-
-    def __call__(self, *args: Any, **named: Any) -> None:
-        self._launcher.launch(self._grid, args, named)
-
-
-class _Layout:
-    """Places of the kernel's parameters among the values of launches that name the same arguments."""
-
-    def __init__(self, parameters: list[Any], positional: int, named: tuple[str, ...]) -> None:
-        given = [parameter.name for parameter in parameters[:positional]] + list(named)
-        runtime = {given.index(each.name): each for each in parameters if not each.is_constexpr}
-        constants = [index for index in range(len(given)) if index not in runtime]
-        self.binaries: dict[_Values, _Binary] = {}  # by kind
-        self.bound = itemgetter(*(given.index(parameter.name) for parameter in parameters))
-        self._runtime = itemgetter(*runtime)
-        self._constants = itemgetter(slice(0, 0)) if not constants else itemgetter(*constants)
-        self._masks = [
-            0 if each.do_not_specialize or each.do_not_specialize_on_alignment else ALIGNMENT_MASK
-            for each in runtime.values()
-        ]
-
-    def kind(self, device: int, values: _Values) -> _Values:
-        """Sorts a launch. A pointer's kind is its format, in a tuple where the address is not aligned."""
-        return (
+        # A pointer's kind is its format, in a tuple where the address is not aligned.
+        kind = (
             device,
-            self._constants(values),
             *[
                 (value.dtype if not value.data_ptr() & mask else (value.dtype,))
                 if (kind := type(value)) is Tensor
@@ -106,21 +109,49 @@ class _Layout:
                 else kind
                 if kind is float or kind is bool
                 else _UNCOVERED
-                for value, mask in zip(self._runtime(values), self._masks, strict=True)
+                for value, mask in zip(args, self._masks, strict=True)
             ],
         )
+        binary = self._binaries.get(kind)
+        if binary is None or _are_watched():
+            compiled = self._kernel[grid](*args, **self._constants)
+            if _UNCOVERED not in kind and _runs_on_nvidia(compiled) and not _is_debugged(self._kernel):
+                self._binaries[kind] = compiled.run, compiled.function, compiled.packed_metadata
+            return
+        run, function, metadata = binary
+        x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
+        stream = active.get_current_stream(device)
+        run(x, y, z, stream, function, metadata, None, None, None, *args, *self._behind)
 
 
-def _are_watched(kernel: Any) -> bool:
-    """Returns whether hooks of a profiler, or debugging checks, take part in launches."""
+class _Layout:
+    """Places of the kernel's parameters among the values of launches that name the same arguments."""
+
+    def __init__(self, parameters: list[Any], positional: int, named: tuple[str, ...]) -> None:
+        given = [parameter.name for parameter in parameters[:positional]] + list(named)
+        runtime = [given.index(each.name) for each in parameters if not each.is_constexpr]
+        constants = [index for index in range(len(given)) if index not in runtime]
+        self.launches: dict[_Values, PreparedLaunch] = {}  # by the compile-time arguments and options
+        self.constant_names = [given[index] for index in constants]
+        self.runtime = _items(runtime)
+        self.constants = _items(constants)
+
+
+def _items(places: list[int]) -> Callable[[_Values], _Values]:
+    return itemgetter(*places) if len(places) > 1 else lambda values: tuple([values[place] for place in places])
+
+
+def _are_watched() -> bool:
+    """Returns whether hooks, such as a profiler's, take part in launches."""
     runtime = knobs.runtime
-    return bool(
-        getattr(runtime.launch_enter_hook, "calls", True)
-        or getattr(runtime.launch_exit_hook, "calls", True)
-        or runtime.debug
-        or runtime.add_stages_inspection_hook is not None
-        or kernel.pre_run_hooks
-    )
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", True) or getattr(leave, "calls", True))
+
+
+def _is_debugged(kernel: Any) -> bool:
+    """Returns whether debugging checks take part in compilations or launches."""
+    runtime = knobs.runtime
+    return bool(runtime.debug or runtime.add_stages_inspection_hook is not None or kernel.pre_run_hooks)
 
 
 def _runs_on_nvidia(compiled: Any) -> bool:

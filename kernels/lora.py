@@ -15,6 +15,7 @@ Sums are fp32; 16-bit outputs expand the two 16-bit halves of a sum, since tenso
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -22,8 +23,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import processors
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
 from kernels.moe.sort_by_expert import Tiles, sort_by_expert
+from kernels.shape_cache import by_shape
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -84,49 +86,50 @@ def adapt(
     tiles, shrunk = rows.tiles, rows.shrunk
     count, inputs, outputs = tiles.owners.shape[0], x.shape[1], y.shape[1]
     assert x.is_contiguous() and y.is_contiguous() and x.shape[0] == y.shape[0] and x.dtype == y.dtype
-    assert table.shape[1] > len(parts) and table.shape[2] == WORDS_PER_MATRIX and table.is_contiguous()
+    assert (
+        outputs == sum(parts)
+        and table.shape[1] > len(parts)
+        and table.shape[2] == WORDS_PER_MATRIX
+        and table.is_contiguous()
+    )
     if not count:
         return
-    name = f"{str(x.dtype).removeprefix('torch.')},inputs={inputs},outputs={outputs}"
-    default = CANDIDATE_CONFIGS[-1 if x.dtype == torch.float32 else 0]
-    options = (config or tuned("lora", name, x.device, default)).options()
-    tile, depth, ranks = (options.pop(size) for size in ("OUTPUTS", "DEPTH", "RANKS"))
+    launches = _launches_of(x.dtype, inputs, tuple(parts), table.shape[1], tiles.rows, x.device, config)
     splits, padded, widest = shrunk.shape
-    entry = table.shape[1] * WORDS_PER_MATRIX
-    _shrink[count, tile_count(widest, ranks), splits](
-        x,
-        table,
-        tiles.pairs,
-        tiles.owners,
-        shrunk,
-        inputs,
-        padded,
-        widest,
-        ENTRY=entry,
-        ROWS=tiles.rows,
-        RANKS=ranks,
-        DEPTH=depth,
-        EVEN=not inputs % depth,
-        **options,
-    )
-    _expand[count, tile_count(max(parts), tile), len(parts)](
-        y,
-        table,
-        tiles.pairs,
-        tiles.owners,
-        shrunk,
-        outputs,
-        padded,
-        widest,
-        splits,
-        ENTRY=entry,
-        WORDS=WORDS_PER_MATRIX,
-        ROWS=tiles.rows,
-        RANKS=ranks,
-        OUTPUTS=tile,
-        ALIGNED=not any(size % ALIGNED_OUTPUTS for size in parts),
-        **options,
-    )
+    shared = table, tiles.pairs, tiles.owners, shrunk
+    launches.shrink((count, tile_count(widest, launches.ranks), splits), x, *shared, inputs, padded, widest)
+    grid = count, tile_count(max(parts), launches.outputs), len(parts)
+    launches.expand(grid, y, *shared, outputs, padded, widest, splits)
+
+
+class _Launches(NamedTuple):
+    """Both launches, and their sizes of tiles."""
+
+    shrink: Launch
+    expand: Launch
+    ranks: int
+    outputs: int
+
+
+@by_shape
+def _launches_of(
+    dtype: torch.dtype,
+    inputs: int,
+    parts: tuple[int, ...],
+    matrices: int,
+    rows: int,
+    device: torch.device,
+    config: Config | None,
+) -> _Launches:
+    name = f"{str(dtype).removeprefix('torch.')},inputs={inputs},outputs={sum(parts)}"
+    default = CANDIDATE_CONFIGS[-1 if dtype == torch.float32 else 0]
+    options = (config or tuned("lora", name, device, default)).options()
+    tile, depth, ranks = (options.pop(size) for size in ("OUTPUTS", "DEPTH", "RANKS"))
+    sizes = options | {"ENTRY": matrices * WORDS_PER_MATRIX, "ROWS": rows, "RANKS": ranks}
+    aligned = not any(size % ALIGNED_OUTPUTS for size in parts)
+    shrink = prepared(_shrink, DEPTH=depth, EVEN=not inputs % depth, **sizes)
+    expand = prepared(_expand, WORDS=WORDS_PER_MATRIX, OUTPUTS=tile, ALIGNED=aligned, **sizes)
+    return _Launches(shrink, expand, ranks, tile)
 
 
 @launched_directly

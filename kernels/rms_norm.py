@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
+from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
@@ -55,23 +56,19 @@ def add_rms_norm(hidden: Tensor, change: Tensor, weight: Tensor, eps: float, *, 
 
 def _normed(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, config: Config | None) -> Tensor:
     rows, width = hidden.shape
-    assert hidden.is_contiguous() and not unsupported(width)
-    assert weight.shape == (width,) and weight.is_contiguous()
+    assert hidden.is_contiguous() and weight.shape == (width,) and weight.is_contiguous()
     normed = torch.empty_like(hidden)
-    shape = f"{str(hidden.dtype).removeprefix('torch.')},width={width}"
-    config = config or tuned("rms_norm", shape, hidden.device, CANDIDATE_CONFIGS[0])
-    _rms_norm[(rows,)](
-        hidden,
-        hidden if change is None else change,
-        weight,
-        normed,
-        eps,
-        WIDTH=width,
-        TILE=power_of_two(width),
-        ADD=change is not None,
-        **config.options(),
-    )
+    launch = _launch_of(hidden.dtype, width, change is not None, hidden.device, config)
+    launch((rows,), hidden, hidden if change is None else change, weight, normed, eps)
     return normed
+
+
+@by_shape
+def _launch_of(dtype: torch.dtype, width: int, add: bool, device: torch.device, config: Config | None) -> Launch:
+    assert not unsupported(width)
+    shape = f"{str(dtype).removeprefix('torch.')},width={width}"
+    config = config or tuned("rms_norm", shape, device, CANDIDATE_CONFIGS[0])
+    return prepared(_rms_norm, WIDTH=width, TILE=power_of_two(width), ADD=add, **config.options())
 
 
 @launched_directly

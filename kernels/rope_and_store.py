@@ -21,8 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
 from kernels.quantized.kv_bytes import KV_FORMATS, block_of, largest_of, quantized, scale_of, views_of
+from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -86,30 +87,20 @@ def rope_and_store(
     `[100, 8, 2, 16, 128]`.
     """
     tokens, count, dim = heads.shape
-    kv_heads, sides = pool.shape[1:3]
-    kv_format = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, dim) if kv_format else pool.shape[3]
-    assert count == query_heads + 2 * kv_heads and sides == 2 and not unsupported(dim)
-    assert kv_format or (pool.shape[4] == dim and pool.dtype == heads.dtype)
     assert pool.is_contiguous() and heads.is_contiguous()
     assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
     assert positions.is_contiguous() and slots.is_contiguous()
-    turned = dim
+    turned = 0
     if cos_sin is not None:
         turned = cos_sin.shape[1]
-        assert 2 <= turned <= dim and turned % 2 == 0 and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
+        assert cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
     if norm_weight is not None:
-        assert norm_weight.shape == (query_heads + kv_heads, dim) and norm_weight.is_contiguous()
-    shape = f"{str(heads.dtype).removeprefix('torch.')},heads={count},dim={dim}"
-    config = config or tuned("rope_and_store", shape, heads.device, CANDIDATE_CONFIGS[0])
-    options = config.options()
-    if as_one:
-        assert norm_weight is not None and not unsupported(dim, count)
-        options |= {"HEADS": power_of_two(count), "num_warps": ALL_WARPS}
-    if kv_format:
-        options["enable_fp_fusion"] = False  # a fused multiply-add would round once where the reference rounds twice
+        assert norm_weight.shape == (count - pool.shape[1], dim) and norm_weight.is_contiguous()
+    form = heads.dtype, count, dim, query_heads, pool.dtype, pool.shape
+    launch, tiles = _launch_of(*form, turned, norm_weight is not None, as_one, heads.device, config)
     memory, scales = views_of(pool)
-    _rope_and_store[(tokens, tile_count(count, options["HEADS"]))](
+    launch(
+        (tokens, tiles),
         heads,
         positions,
         slots,
@@ -118,19 +109,53 @@ def rope_and_store(
         memory,
         scales,
         eps,
+    )
+
+
+@by_shape
+def _launch_of(
+    dtype: torch.dtype,
+    count: int,
+    dim: int,
+    query_heads: int,
+    pool_dtype: torch.dtype,
+    pool_shape: torch.Size,
+    turned: int,
+    norm: bool,
+    as_one: bool,
+    device: torch.device,
+    config: Config | None,
+) -> tuple[Launch, int]:
+    """Returns the launch for `count` heads of a token, of which it rotates `turned` values, and its programs."""
+    kv_heads, sides = pool_shape[1:3]
+    kv_format = KV_FORMATS.get(pool_dtype, 0)
+    block = block_of(pool_shape, dim) if kv_format else pool_shape[3]
+    assert count == query_heads + 2 * kv_heads and sides == 2 and not unsupported(dim)
+    assert kv_format or (pool_shape[4] == dim and pool_dtype == dtype)
+    assert turned == 0 or (2 <= turned <= dim and turned % 2 == 0)
+    shape = f"{str(dtype).removeprefix('torch.')},heads={count},dim={dim}"
+    options = (config or tuned("rope_and_store", shape, device, CANDIDATE_CONFIGS[0])).options()
+    if as_one:
+        assert norm and not unsupported(dim, count)
+        options |= {"HEADS": power_of_two(count), "num_warps": ALL_WARPS}
+    if kv_format:
+        options["enable_fp_fusion"] = False  # a fused multiply-add would round once where the reference rounds twice
+    launch = prepared(
+        _rope_and_store,
         QUERY_HEADS=query_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
-        TURNED=turned,
-        PAIRS=power_of_two(turned // 2),
-        OTHERS=power_of_two(max(dim - turned, 1)),
+        TURNED=turned or dim,
+        PAIRS=power_of_two((turned or dim) // 2),
+        OTHERS=power_of_two(max(dim - (turned or dim), 1)),
         BLOCK=block,
         FORMAT=kv_format,
-        ROTATE=cos_sin is not None,
-        NORM=norm_weight is not None,
+        ROTATE=turned > 0,
+        NORM=norm,
         AS_ONE=as_one,
         **options,
     )
+    return launch, tile_count(count, options["HEADS"])
 
 
 # Both are slices of one copy to the device; without this, another kernel for each alignment would be compiled

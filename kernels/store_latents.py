@@ -68,7 +68,7 @@ def store_latents(
     latent, rope = len(weight), cos_sin.shape[1]
     first = width - latent - rope
     kv_format = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, latent, rope) if kv_format else pool.shape[2]
+    block = block_of(pool.shape, latent, rope) if kv_format else pool.shape[2]
     assert pool.shape[1] == 1 and first >= 0 and rope % 2 == 0
     assert kv_format or (pool.shape[3] == latent + rope and pool.dtype == down.dtype)
     assert pool.is_contiguous() and down.is_contiguous()

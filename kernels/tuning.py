@@ -12,6 +12,7 @@ from functools import cache
 import torch
 
 from kernels import tuned_tables
+from kernels.shape_cache import forget_shapes
 
 _watching: list[list[tuple[str, str]]] = []
 """Requests that each open `asked` has recorded; the innermost is last."""
@@ -24,6 +25,9 @@ class Config:
     tiles: Mapping[str, int]  # its `tl.constexpr` sizes by name
     warps: int = 4
     stages: int = 2
+
+    def __hash__(self) -> int:
+        return hash((self.warps, self.stages))
 
     def options(self) -> dict[str, int]:
         return {**self.tiles, "num_warps": self.warps, "num_stages": self.stages}
@@ -40,8 +44,9 @@ def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Con
 
 @contextmanager
 def asked() -> Iterator[list[tuple[str, str]]]:
-    """Records the kernels and shapes that `tuned` is asked for while the context is open."""
+    """Records the kernels and shapes that `tuned` is asked for while the context is open, some of them once only."""
     _watching.append([])
+    forget_shapes()  # else shapes that are prepared already would not ask
     try:
         yield _watching[-1]
     finally:
@@ -52,6 +57,7 @@ def record(name: str, kernel: str, shape: str, config: Config) -> None:
     """Records a measured config for devices of this name."""
     tuned_tables.keep(name, kernel, shape, asdict(config))
     _of_device.cache_clear()
+    forget_shapes()
 
 
 @cache

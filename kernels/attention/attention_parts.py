@@ -13,7 +13,8 @@ from torch import Tensor
 
 from kernels.attention.attention_tiles import LOWEST_SCORE
 from kernels.attention.multi_query import MultiQuery
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
+from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
@@ -144,14 +145,23 @@ def join_splits(
     """
     _, heads, dim = output.shape
     most = 1 if multi_query is None else multi_query.most
-    _join_splits[(heads, starts.shape[0] - 1, most)](
+    launch = _joining(dim, multi_query is not None)
+    launch(
+        (heads, starts.shape[0] - 1, most),
         parts,
         sums,
         starts,
         starts if multi_query is None else multi_query.starts,
         starts if multi_query is None else multi_query.counts,
         output,
-        MULTI_QUERY=multi_query is not None,
+    )
+
+
+@by_shape
+def _joining(dim: int, multi_query: bool) -> Launch:
+    return prepared(
+        _join_splits,
+        MULTI_QUERY=multi_query,
         MAX_PARTS=MAX_SPLITS,
         DIM=dim,
         PADDED=power_of_two(dim),

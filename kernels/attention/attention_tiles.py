@@ -28,6 +28,7 @@ from torch import Tensor
 
 from kernels.attention.multi_query import visible_in_tree
 from kernels.quantized.kv_bytes import KV_FORMATS, block_of, dequantized, scales_at
+from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
@@ -117,17 +118,22 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     _, heads, dim = queries.shape
     if sinks is not None:
         assert sinks.shape == (heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous()
-    kv_heads, sides = pool.shape[1:3]
-    shared, rest = divmod(heads, kv_heads)
-    kv_format = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, dim) if kv_format else pool.shape[3]
-    assert sides == 2 and not rest and pool.is_contiguous()
-    assert kv_format or (pool.shape[4] == dim and pool.dtype == queries.dtype)
-    assert not unsupported(queries.dtype, dim, block, shared)
-    assert queries.stride()[1:] == (dim, 1)
+    assert pool.is_contiguous() and queries.stride()[1:] == (dim, 1)
     assert block_tables.stride(1) == 1 and block_tables.shape[0] == kv_lengths.shape[0] and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return HeadShape(queries.dtype, kv_heads, shared, dim, block, kv_format)
+    return _head_shape(queries.dtype, heads, dim, pool.dtype, pool.shape)
+
+
+@by_shape
+def _head_shape(dtype: torch.dtype, heads: int, dim: int, pool_dtype: torch.dtype, pool: torch.Size) -> HeadShape:
+    kv_heads, sides = pool[1:3]
+    shared, rest = divmod(heads, kv_heads)
+    kv_format = KV_FORMATS.get(pool_dtype, 0)
+    block = block_of(pool, dim) if kv_format else pool[3]
+    assert sides == 2 and not rest
+    assert kv_format or (pool[4] == dim and pool_dtype == dtype)
+    assert not unsupported(dtype, dim, block, shared)
+    return HeadShape(dtype, kv_heads, shared, dim, block, kv_format)
 
 
 def result_of(queries: Tensor, output: Tensor | None) -> Tensor:

@@ -4,8 +4,7 @@ A program computes one part of one sequence for a tile of query rows. Without a 
 is one part; without `MultiQuery` (multi_query.py) it has one query. The kernels differ in their tiles only.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -29,24 +28,29 @@ UNALIGNED_ARGUMENTS = [
 """Kernel arguments that are slices of one copy to the device, so they begin at any byte."""
 
 
-@dataclass(frozen=True)
-class DecodeLaunch:
+class DecodeVariant(NamedTuple):
+    """Which of the optional arguments a kernel is compiled for."""
+
+    split: bool
+    multi_query: bool
+    trees: bool
+
+
+class DecodeLaunch(NamedTuple):
     """Arguments that both decode kernels take, and the memory that parts of split sequences are joined from."""
 
     programs: int  # sequences, or parts of them
-    arguments: dict[str, Any]  # by the kernels' parameter names
+    arguments: tuple[Any, ...]  # in the order of the kernels' first parameters
+    parts: Tensor
+    sums: Tensor
     output: Tensor
     split: SplitPlan | None
     multi_query: MultiQuery | None
-
-    @property
-    def is_split(self) -> bool:
-        return self.split is not None
+    variant: DecodeVariant
 
     def finish(self) -> None:
         if self.split is not None:
-            parts, sums = self.arguments["parts"], self.arguments["sums"]
-            join_splits(parts, sums, self.split.starts, self.output, self.multi_query)
+            join_splits(self.parts, self.sums, self.split.starts, self.output, self.multi_query)
 
 
 def decode_launch(
@@ -70,7 +74,7 @@ def decode_launch(
         assert row_starts.shape == row_counts.shape == (works,) and row_starts.dtype == row_counts.dtype == torch.int32
         if multi_query.tree_mask is not None:
             tree_mask = multi_query.tree_mask
-            assert tree_mask.shape == (3, len(queries)) and tree_mask.stride(1) == 1
+            assert tree_mask.shape == (3, queries.shape[0]) and tree_mask.stride(1) == 1
     most = 1 if multi_query is None else multi_query.most
     if split is not None:
         owners, starts = split.owners, split.starts
@@ -80,28 +84,12 @@ def decode_launch(
         parts = queries.new_empty((programs * most, *output.shape[1:]), dtype=torch.float32)
         sums = parts.new_empty(parts.shape[:-1])
     memory, scales = views_of(pool)
-    arguments = {
-        "queries": queries,
-        "pool": memory,
-        "scales": scales,
-        "block_tables": block_tables,
-        "kv_lengths": kv_lengths,
-        "owners": owners,
-        "starts": starts,
-        "row_starts": row_starts,
-        "row_counts": row_counts,
-        "tree_mask": tree_mask,
-        "output": output,
-        "parts": parts,
-        "sums": sums,
-        "block_stride": pool.stride(0),
-        "table_stride": block_tables.stride(0),
-        "mask_stride": tree_mask.stride(0),
-        "most": most,
-        "MULTI_QUERY": multi_query is not None,
-        "TREES": multi_query is not None and multi_query.tree_mask is not None,
-    }
-    return DecodeLaunch(programs, arguments, output, split, multi_query)
+    arguments = (
+        *(queries, memory, scales, block_tables, kv_lengths, owners, starts, row_starts, row_counts, tree_mask),
+        *(output, parts, sums, pool.stride(0), block_tables.stride(0), tree_mask.stride(0), most),
+    )
+    variant = DecodeVariant(split is not None, multi_query is not None, tree_mask is not kv_lengths)
+    return DecodeLaunch(programs, arguments, parts, sums, output, split, multi_query, variant)
 
 
 @triton.jit

@@ -18,16 +18,18 @@ from kernels.attention import latent_prefill_attention
 from kernels.attention.attention_tiles import LOWEST_SCORE
 from kernels.attention.decode_launch import (
     UNALIGNED_ARGUMENTS,
+    DecodeVariant,
     decode_launch,
     part_of_program,
     queries_of_sequence,
     store_decoded,
     visible_to_queries,
 )
-from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, attend_latents, checked, load_queries
+from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, LatentShape, attend_latents, checked, load_queries
 from kernels.attention.multi_query import MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
+from kernels.shape_cache import by_shape
 from kernels.sizes import tile_count
 from kernels.tuning import Config
 
@@ -77,12 +79,17 @@ def latent_decode_attention(
         return output
     config = config or shape.config("latent_decode_attention", queries.device)
     launch = decode_launch(queries, pool, block_tables, kv_lengths, output, multi_query, split)
-    rows = heads * launch.arguments["most"]
-    _attend_part[(tile_count(rows, config.tiles["ROWS"]), launch.programs)](
-        **launch.arguments, **shape.options(config, scale, split=launch.is_split)
-    )
+    rows = heads * (1 if multi_query is None else multi_query.most)
+    attend = _launch_of(shape, config, scale, launch.variant)
+    attend((tile_count(rows, config.tiles["ROWS"]), launch.programs), *launch.arguments)
     launch.finish()
     return output
+
+
+@by_shape
+def _launch_of(shape: LatentShape, config: Config, scale: float, variant: DecodeVariant) -> Launch:
+    options = shape.options(config, scale, split=variant.split)
+    return prepared(_attend_part, MULTI_QUERY=variant.multi_query, TREES=variant.trees, **options)
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.

@@ -101,7 +101,7 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, width = queries.shape
     kv_format = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, latent, width - latent) if kv_format else pool.shape[2]
+    block = block_of(pool.shape, latent, width - latent) if kv_format else pool.shape[2]
     assert pool.shape[1] == 1 and pool.is_contiguous()
     assert kv_format or (pool.shape[3] == width and pool.dtype == queries.dtype)
     assert not unsupported(queries.dtype, latent, width - latent, block)

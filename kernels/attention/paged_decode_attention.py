@@ -15,6 +15,7 @@ The KV of long sequences is split, so that a long sequence fills the device too,
 (split_kv.py), and a second kernel joins the parts (attention_parts.py).
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -23,6 +24,7 @@ from kernels.attention import prefill_attention
 from kernels.attention.attention_tiles import (
     PLAIN_SCORES,
     DefaultConfigs,
+    HeadShape,
     ScoreParams,
     attend_tiles,
     begin_rows,
@@ -31,6 +33,7 @@ from kernels.attention.attention_tiles import (
 )
 from kernels.attention.decode_launch import (
     UNALIGNED_ARGUMENTS,
+    DecodeVariant,
     decode_launch,
     part_of_program,
     queries_of_sequence,
@@ -39,7 +42,8 @@ from kernels.attention.decode_launch import (
 )
 from kernels.attention.multi_query import WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
+from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
@@ -103,23 +107,32 @@ def paged_decode_attention(
     if not works:
         return output
 
-    config = config or shape.config("paged_decode_attention", queries.device, DEFAULT_CONFIGS)
     rows, tiles = (power_of_two(shape.shared), 1) if multi_query is None else multi_query.tiles(shape.shared)
-    tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > MAX_ROWS_WITHOUT_TENSOR_CORES
     launch = decode_launch(queries, pool, block_tables, kv_lengths, output, multi_query, split)
-    options = shape.options(config, scoring, sinks=sinks is not None, split=launch.is_split)
+    attend = _launch_of(shape, scoring, sinks is not None, rows, launch.variant, queries.device, config)
+    own = queries.stride(0), scoring.window, queries if sinks is None else sinks
+    attend((shape.kv_heads, launch.programs, tiles), *launch.arguments, *own)
+    launch.finish()
+    return output
+
+
+@by_shape
+def _launch_of(
+    shape: HeadShape,
+    scoring: ScoreParams,
+    sinks: bool,
+    rows: int,
+    variant: DecodeVariant,
+    device: torch.device,
+    config: Config | None,
+) -> Launch:
+    config = config or shape.config("paged_decode_attention", device, DEFAULT_CONFIGS)
+    tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > MAX_ROWS_WITHOUT_TENSOR_CORES
+    options = shape.options(config, scoring, sinks=sinks, split=variant.split)
     options |= {"TENSOR_CORES": tensor_cores, "ROWS": max(rows, 16) if tensor_cores else rows}
     if rows * shape.dim >= WIDE_TILE:
         options["num_warps"] = max(WIDE_WARPS, config.warps)
-    _attend_part[(shape.kv_heads, launch.programs, tiles)](
-        **launch.arguments,
-        query_stride=queries.stride(0),
-        window=scoring.window,
-        sinks=queries if sinks is None else sinks,
-        **options,
-    )
-    launch.finish()
-    return output
+    return prepared(_attend_part, MULTI_QUERY=variant.multi_query, TREES=variant.trees, **options)
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
@@ -142,11 +155,11 @@ def _attend_part(
     output: tl.tensor,
     parts: tl.tensor,
     sums: tl.tensor,
-    query_stride: tl.tensor,
     block_stride: tl.tensor,
     table_stride: tl.tensor,
     mask_stride: tl.tensor,
     most: tl.tensor,
+    query_stride: tl.tensor,
     window: tl.tensor,
     sinks: tl.tensor,
     SCALE: tl.constexpr,

@@ -22,6 +22,7 @@ from kernels.attention.attention_parts import MAX_SPLITS, join_parts, parts_of, 
 from kernels.attention.attention_tiles import (
     PLAIN_SCORES,
     DefaultConfigs,
+    HeadShape,
     ScoreParams,
     attend_tiles,
     begin_rows,
@@ -30,8 +31,9 @@ from kernels.attention.attention_tiles import (
 )
 from kernels.attention.multi_query import hidden_in_tree
 from kernels.device import multiplies_by_groups, processors
-from kernels.launching import launched_directly
+from kernels.launching import Launch, launched_directly, prepared
 from kernels.quantized.kv_bytes import views_of
+from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
@@ -110,11 +112,7 @@ def prefill_attention(
     if not tokens:
         return output
 
-    defaults = DEFAULT_CONFIGS if multiplies_by_groups(queries.device) else REGISTER_CONFIGS
-    if shape.kv_format:
-        usual = defaults.usual if defaults is DEFAULT_CONFIGS else REGISTER_CONFIGS.wide  # sm_120 would spill
-        defaults = defaults._replace(usual=usual, wide=QUANTIZED_CONFIG)
-    config = config or shape.config("prefill_attention", queries.device, defaults)
+    config = config or _config_of(shape, queries.device)
     rows = min(config.tiles["ROWS"], max(FULL_RATE_ROWS, power_of_two(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
     tile = rows // shape.shared
@@ -124,11 +122,11 @@ def prefill_attention(
         seen = min(stored, tile + scoring.window) if scoring.window else stored
         splits = split_count(shape.kv_heads * tiles, processors(queries.device), seen)
     assert 1 <= splits <= MAX_SPLITS
-    options = shape.options(config, scoring, sinks=sinks is not None, split=splits > 1)
-    options |= {"ROWS": rows, "num_warps": warps}
     parts, sums = parts_of(output, splits)
     memory, scales = views_of(pool)
-    _attend[(shape.kv_heads, tiles, splits)](
+    attend = _launch_of(shape, config, scoring, sinks is not None, splits > 1, rows, warps)
+    attend(
+        (shape.kv_heads, tiles, splits),
         queries,
         memory,
         scales,
@@ -144,11 +142,27 @@ def prefill_attention(
         works,
         scoring.window,
         queries if sinks is None else sinks,
-        **options,
     )
     if splits > 1:
         join_parts(parts, sums, output)
     return output
+
+
+@by_shape
+def _config_of(shape: HeadShape, device: torch.device) -> Config:
+    defaults = DEFAULT_CONFIGS if multiplies_by_groups(device) else REGISTER_CONFIGS
+    if shape.kv_format:
+        usual = defaults.usual if defaults is DEFAULT_CONFIGS else REGISTER_CONFIGS.wide  # sm_120 would spill
+        defaults = defaults._replace(usual=usual, wide=QUANTIZED_CONFIG)
+    return shape.config("prefill_attention", device, defaults)
+
+
+@by_shape
+def _launch_of(
+    shape: HeadShape, config: Config, scoring: ScoreParams, sinks: bool, split: bool, rows: int, warps: int
+) -> Launch:
+    options = shape.options(config, scoring, sinks=sinks, split=split)
+    return prepared(_attend, **options | {"ROWS": rows, "num_warps": warps})
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.

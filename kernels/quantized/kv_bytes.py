@@ -25,9 +25,9 @@ MIN_SCALE = tl.constexpr(2.0**-126)
 INFINITE_VALUE = tl.constexpr(float("inf"))
 
 
-def block_of(pool: Tensor, *parts: int) -> int:
+def block_of(shape: torch.Size, *parts: int) -> int:
     """Returns the tokens of a block of a quantized layer `[…, bytes]`, whose vectors have `parts` of these widths."""
-    block, rest = divmod(pool.shape[-1], sum(parts) + SCALE_BYTES * len(parts))
+    block, rest = divmod(shape[-1], sum(parts) + SCALE_BYTES * len(parts))
     assert not rest, "a layer with vectors of another size"
     return block
 
@@ -114,7 +114,7 @@ def reference_packed(pool: Tensor, kv_format: torch.dtype, *parts: int) -> Tenso
 
 def reference_dequantized(layer: Tensor, *parts: int) -> Tensor:
     """Dequantizes a layer of bytes to fp32 `[…, block, width]`, with torch operators."""
-    block, width = block_of(layer, *parts), sum(parts)
+    block, width = block_of(layer.shape, *parts), sum(parts)
     scales = layer.view(torch.uint8)[..., block * width :].contiguous().view(torch.bfloat16).float()
     numbers = layer[..., : block * width].float().unflatten(-1, (block, width)).split(parts, -1)
     behind = scales.unflatten(-1, (len(parts), block)).unbind(-2)

@@ -8,6 +8,8 @@ Needs no GPU, and runs in a process without Triton's interpreter. Prints how man
 import argparse
 import random
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,14 +19,15 @@ from torch import Tensor
 from triton import knobs
 
 from benchmarks.simulated.compile_only import CompileOnly, compiling
-from kernels.launching import launched_directly
+from kernels.launching import launched_directly, prepared
 
 DTYPES = (torch.float32, torch.bfloat16)
 NUMBERS = (1, 2, 16, 17, 4096)
 EXTREME_NUMBERS = (0, -1, -16, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**40, 2**63)
-EXTREME_SHARE, REPEATED_SHARE = 0.1, 0.5
+EXTREME_SHARE, REPEATED_SHARE, PREPARED_SHARE = 0.1, 0.75, 0.5
 FLAGS = (True, False)
 FACTORS = (0.0, 1.0, 1.5, 1, 16)
+_launches: dict[tuple[Any, ...], Callable[..., None]] = {}
 Launch = tuple[Any, tuple[Any, ...]]
 """What launches a binary, which belongs to that binary alone, and its arguments."""
 
@@ -92,8 +95,13 @@ def compare(driver: CompileOnly, draws: int) -> int:
     for _ in range(draws):
         args, named, grid = random_.choice(seen) if seen and random_.random() < REPEATED_SHARE else drawn(random_)
         seen.append((args, named, grid))
+        launch = (
+            _prepared(args, named, grid)
+            if random_.random() < PREPARED_SHARE
+            else partial(_kernel[grid], *args, **named)
+        )
         driver.sm = random_.choice((80, 90, 90))
-        _, error = driver.launch(lambda: _kernel[grid](*args, **named))  # noqa: B023 - it is run here
+        _, error = driver.launch(launch)
         _, expected_error = driver.launch(lambda: _kernel.kernel[grid](*args, **named))  # noqa: B023 - the same
         assert error == expected_error, f"{error!r} differs from {expected_error!r}"
         if error:
@@ -105,6 +113,17 @@ def compare(driver: CompileOnly, draws: int) -> int:
         assert all(one is other for one, other in zip(found[9:], expected[9:], strict=True)), "other arguments"
         direct += found[7] is None
     return direct
+
+
+def _prepared(args: list[Any], named: dict[str, Any], grid: tuple[int, ...]) -> partial[None]:
+    """Prepares a launch once for each choice of compile-time arguments and options."""
+    names = [parameter.name for parameter in _kernel.kernel.params if not parameter.is_constexpr]
+    values = dict(zip(names, args, strict=False)) | named
+    runtime = [values.pop(name) for name in names]
+    key = tuple(values.items())
+    if key not in _launches:
+        _launches[key] = prepared(_kernel, **values)
+    return partial(_launches[key], grid, *runtime)
 
 
 def watched(driver: CompileOnly) -> list[int]:

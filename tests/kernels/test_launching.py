@@ -54,14 +54,18 @@ def test_every_kernel_that_a_wrapper_launches_is_launched_directly() -> None:
 
 
 def launches_in(path: Path) -> Iterator[str]:
-    """Yields each NAME of `NAME[grid](…)` where NAME is a function of the same file."""
+    """Yields each NAME of `NAME[grid](…)` or `prepared(NAME, …)` where NAME is a function of the same file."""
     tree = ast.parse(path.read_text())
     own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
-            kernel = node.func.value
+        if isinstance(node, ast.Call) and (isinstance(node.func, ast.Subscript) or _prepares(node)):
+            kernel = node.func.value if isinstance(node.func, ast.Subscript) else node.args[0]
             if isinstance(kernel, ast.Name) and kernel.id in own:
                 yield kernel.id
+
+
+def _prepares(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "prepared"
 
 
 def decorated_in(path: Path) -> set[str]:
