@@ -46,7 +46,7 @@ from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions
-from infra.config.speculation import Proposing, on_prefill, proposing
+from infra.config.speculation import MAX_DRAFT_TOKENS, on_prefill, proposing
 from infra.config.worker import WorkerConfig
 from infra.network.announcing import choose_bind_address
 from infra.network.interfaces import own_addresses
@@ -85,10 +85,8 @@ MASK_THREADS = 4
 TYPICAL_WARNING = (
     "--acceptance typical is inexact: above temperature 0, answers are not samples of the model's own distribution"
 )
-MAX_DRAFT_TOKENS: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
-"""Default maximum of draft tokens per sequence and step; the controller decides how many pay off."""
 MAX_CPU_DRAFT_TOKENS = 4
-"""The same on a CPU, where each row is computed: more draft tokens have cost more than they gained.
+"""The default of draft tokens on a CPU, where each row is computed: more draft tokens have cost more than they gained.
 
 With so few, Medusa trees seldom branch, and rows of a chain have the same bits as steps without draft tokens.
 """

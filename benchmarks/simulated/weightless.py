@@ -109,6 +109,7 @@ def engine_of(
     guesses: int = 0,
     adapters: int = 0,
     mixed_tokens: int = 0,
+    trees: bool = False,
 ) -> Engine:
     config = read_config(directory, longest)
     weights = RandomWeights(directory, META, dtype)
@@ -121,7 +122,7 @@ def engine_of(
         layers = [
             torch.empty((blocks, each.vectors, BLOCK_TOKENS, each.width), dtype=dtype, device=META) for each in layouts
         ]
-        decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses, mixed_tokens)
+        decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses, mixed_tokens, trees=trees)
         slots = WeightlessAdapters(make, adapters, dtype) if adapters else None
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK_TOKENS, "none")))
     return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED_TOKENS, decodes, slots)

@@ -103,11 +103,13 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         guesses: int = 0,
         mixed_tokens: int = 0,
         in_flight: int = 0,
+        trees: bool = False,
     ) -> DecodeSteps | None:
         """Makes the runner for steps of up to `most` decodes, each with up to `guesses` draft tokens.
 
-        It may also run steps of decodes beside chunks of prompts, of up to `mixed_tokens` tokens. The host launches up
-        to `in_flight` steps before it waits for one; 0: `launch_depth`. None if decodes run like other steps.
+        Draft tokens form chains, or with `trees` perhaps trees. It may also run steps of decodes beside chunks of
+        prompts, of up to `mixed_tokens` tokens. The host launches up to `in_flight` steps before it waits for one; 0:
+        `launch_depth`. None if decodes run like other steps.
         """
         return None
 

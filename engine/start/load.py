@@ -26,7 +26,7 @@ from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
 from engine.start.sizing import blocks_that_fit, host_slots, step_tokens
 from infra.config.engine import EngineConfig
-from infra.config.speculation import proposing
+from infra.config.speculation import MAX_DRAFT_TOKENS, proposing
 from infra.process.status import Progress
 from infra.redis.records import Memory
 from infra.sizes import format_bytes
@@ -37,7 +37,8 @@ from pricing.steps import StepCosts
 LOG = logging.getLogger(__name__)
 
 MAX_RECORDED_DRAFT_TOKENS = 7
-"""Draft tokens of a sequence in recorded decode steps, unless --speculative-tokens sets their number."""
+"""Maximum draft tokens of a sequence in recorded decode steps, unless --speculative-tokens sets their number or they
+form a tree: these and the token before them are the queries of one attention tile."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def load_engine(
         pool=engine.pool,
         attention=engine.attention,
         launch_depth=engine.launch_depth,
-        decode_steps=_record_decode_steps(config, loaded, model_config, engine.pool, progress),
+        decode_steps=_record_decode_steps(config, loaded, model_config, engine.pool, progress, proposer.tree),
         adapters=loaded.adapters,
         parameters=loaded.parameters,
         forms=loaded.forms,
@@ -135,16 +136,30 @@ def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, pool_by
 
 
 def _record_decode_steps(
-    config: EngineConfig, loaded: LoadedModel, model_config: TextModel, pool: KVPool, progress: Progress
+    config: EngineConfig,
+    loaded: LoadedModel,
+    model_config: TextModel,
+    pool: KVPool,
+    progress: Progress,
+    tree: tuple[int, ...],
 ) -> DecodeSteps | None:
     """Returns the recorded decode steps; None if they are off, or a model's steps cannot be recorded."""
     if config.decode_graphs != "on" or not loaded.is_ours:
         return None
     max_sequences = min(config.max_sequences, config.max_batch_tokens)
-    draft_tokens = 0 if proposing(config) == "none" else config.speculative_tokens or MAX_RECORDED_DRAFT_TOKENS
+    draft_tokens = config.speculative_tokens or MAX_DRAFT_TOKENS[proposing(config)]
+    if not tree and not config.speculative_tokens:
+        draft_tokens = min(draft_tokens, MAX_RECORDED_DRAFT_TOKENS)
     with torch.inference_mode(), device_errors():
         return loaded.backend.decode_steps(
-            loaded.model, model_config, pool.layers, max_sequences, progress, draft_tokens, config.max_batch_tokens
+            loaded.model,
+            model_config,
+            pool.layers,
+            max_sequences,
+            progress,
+            draft_tokens,
+            config.max_batch_tokens,
+            trees=bool(tree),
         )
 
 

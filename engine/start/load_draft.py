@@ -29,11 +29,10 @@ from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
 from engine.start.vocabularies import refuse_other_vocabulary
 from infra.config.engine import EngineConfig
+from infra.config.speculation import MAX_DRAFT_TOKENS
 from infra.process.status import Progress
 
 DRAFT_OPTION = "--draft-model"
-DEFAULT_DRAFT_TOKENS = 8
-"""Default draft tokens of a sequence and step; further draft tokens are seldom accepted."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def load_draft(
     return LoadedDraft(
         loaded,
         main,
-        most=config.speculative_tokens or DEFAULT_DRAFT_TOKENS,
+        most=config.speculative_tokens or MAX_DRAFT_TOKENS["draft"],
         chunk=config.max_batch_tokens,
         records=config.decode_graphs == "on",
         sequences=min(MAX_SEQUENCES_PER_STEP, config.max_sequences, config.max_batch_tokens),

@@ -10,6 +10,8 @@ from infra.config.engine import EngineConfig, EngineOptions
 Proposing = Literal["none", "ngram", "draft", "medusa", "eagle"]
 PROPOSERS_WITH_WEIGHTS: tuple[Proposing, ...] = ("eagle", "medusa", "draft")
 """Proposers with weights of their own. With `--speculation auto` the first whose weights are given is chosen."""
+MAX_DRAFT_TOKENS: dict[Proposing, int] = {"none": 0, "ngram": 16, "draft": 7, "medusa": 16, "eagle": 4}
+"""Default maximum of draft tokens per sequence and step; the controller decides how many pay off."""
 WEIGHTS_OPTIONS: dict[Proposing, str] = {"eagle": "--eagle", "medusa": "--medusa", "draft": "--draft-model"}
 
 

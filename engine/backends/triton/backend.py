@@ -36,6 +36,9 @@ from kernels.attention import attention_tiles, latent_tiles
 from kernels.moe import route
 from kernels.sampling import sample
 
+SMALL_TREE_TOKENS = 8
+"""Tokens of a sequence, the last of its text included, in recordings of small trees: the queries of one tile."""
+
 
 class TritonBackend(Backend[Linear, TritonAttentionStep]):
     """Records steps of decodes, and small mixed steps. Matrix products are PyTorch's: cuBLAS computes them."""
@@ -75,18 +78,21 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         guesses: int = 0,
         mixed_tokens: int = 0,
         in_flight: int = 0,
+        trees: bool = False,
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
         plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
         sizes = attention.block, self.device, in_flight or self.launch_depth, attention.groups, plan
-        inputs = {each: DecodeInputs(most_with(each, most), width, *sizes, each) for each in {1, 1 + guesses}}
+        trees = trees and guesses < min(filter(None, attention.windows), default=longest)
+        tokens = {1, min(SMALL_TREE_TOKENS, 1 + guesses), 1 + guesses} if trees else {1, 1 + guesses}
+        inputs = {each: DecodeInputs(most_with(each, most), width, *sizes, each) for each in tokens}
         mixed, adapts = None, self.linears.adapts
         sizes_of_mixed = [rows for rows in MIXED_ROWS if rows <= mixed_tokens]
         if sizes_of_mixed and not any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
             mixed_inputs = MixedInputs(sizes_of_mixed[-1], most, width, *sizes, 1 + guesses)
             mixed = MixedGraphs(model, attention, mixed_inputs, sizes_of_mixed, longest, adapts)
-        return DecodeGraphs(model, attention, inputs, most, longest, progress, adapts, mixed)
+        return DecodeGraphs(model, attention, inputs, most, longest, progress, adapts, mixed, trees=trees)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
         """Returns `written`: the host's cores do not compute, and recorded steps signal no layers."""

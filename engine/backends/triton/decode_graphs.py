@@ -64,17 +64,20 @@ class DecodeGraphs:
         progress: Progress,
         adapts: bool = False,
         mixed: MixedGraphs | None = None,
+        *,
+        trees: bool = False,
     ) -> None:
         """Records batches of up to `most` sequences of up to `longest` tokens; with `adapts`, also with adapters.
 
         `inputs` are by maximum tokens of a sequence in a step. Steps without adapters have separate recordings. `mixed`
-        runs steps with chunks of prompts.
+        runs steps with chunks of prompts. `trees`: draft tokens may form trees.
         """
         self._model = model
         self._attention = attention
         self._inputs = inputs
         self._longest = longest
         self._mixed = mixed
+        self._trees = trees
         self._sizes = {each: ladder(most_with(each, most)) for each in inputs}
         self._replays: dict[tuple[int, int, bool], Replay] = {}
         memory: Any = None  # shared: two graphs never run at once
@@ -94,7 +97,7 @@ class DecodeGraphs:
     def _serves(self, works: Sequence[Work]) -> bool:
         """Returns whether each work is the next token of one sample with a supported number of drafts."""
         each = self._each(works)
-        return each > 0 and len(works) <= self._sizes[each][-1] and all(_decodes(work) for work in works)
+        return each > 0 and len(works) <= self._sizes[each][-1] and all(self._decodes(work) for work in works)
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         if self._mixed is not None and not self._serves(works):
@@ -110,6 +113,10 @@ class DecodeGraphs:
         longest = max(len(work.token_ids) for work in works)
         return min((each for each in self._inputs if each >= longest), default=0)
 
+    def _decodes(self, work: Work) -> bool:
+        single = work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
+        return single and len(work.token_ids) == 1 + len(work.proposed) and (self._trees or not work.parents)
+
     def _step(self, sequences: int, adapted: bool = False, each: int = 1) -> Tensor:
         """Computes hidden states `[rows, hidden]` in the order of the step's works."""
         inputs, rows = self._inputs[each], sequences * each
@@ -120,7 +127,8 @@ class DecodeGraphs:
         multi_query = None
         if each > 1:
             firsts = torch.arange(0, rows, each, dtype=torch.int32, device=kv_lengths.device)
-            multi_query = MultiQuery(firsts, inputs.counts(sequences), each)
+            tree_mask = inputs.tree_mask(rows) if self._trees else None
+            multi_query = MultiQuery(firsts, inputs.counts(sequences), each, tree_mask)
         steps = []
         for group in groups:
             tables = SequenceTables(inputs.block_tables(sequences, group), kv_lengths)
@@ -139,11 +147,6 @@ class DecodeGraphs:
         )
         hidden = self._model.forward(batch, self._attention.step(steps), lambda layer: None)
         return hidden[inputs.order(rows)]
-
-
-def _decodes(work: Work) -> bool:
-    single = work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
-    return single and len(work.token_ids) == 1 + len(work.proposed) and not work.parents
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from engine.device import to_device
 from engine.model.batch import Ints, Sampled, first_difference, pending_tokens
+from engine.model.trees import host_tree_masks
 from engine.plan import Work
 
-TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
+TOKEN, POSITION, LAST, BITS, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(10)
 NOT_PENDING = -1
 """Source of a token that the host knows, instead of an index into the previous step's tokens."""
 PADDING_SLOT = -1
@@ -56,7 +57,7 @@ class DecodeInputs:
         self._plan = plan
         self._rows = DecodeRows()
         self._tables = DeviceTables(groups, rows, width, device)
-        self._null_sequence = np.array([[0], [0], [0], [0], [NOT_PENDING], [0], [0], *[[PADDING_SLOT]] * groups])
+        self._null_sequence = np.array([*[[0]] * SOURCE, [NOT_PENDING], [0], [0], *[[PADDING_SLOT]] * groups])
         self._previous = torch.zeros(rows * each, dtype=torch.int64, device=device)  # tokens of the previous step
         fields = self._null_sequence.size * rows * each
         size = fields + -(-len(plan(np.zeros(rows, np.int64))) // PLAN_WORDS_PER_INT64)
@@ -85,7 +86,10 @@ class DecodeInputs:
         steps = np.arange(len(owners)) - np.repeat(counts.cumsum() - counts, counts)  # index of each token in its work
         own, positions = (sequences * self._each)[owners] + steps, starts[owners] + steps
         places, offsets = positions // self._block_size, positions % self._block_size
-        fields[POSITION, own] = positions
+        tree = host_tree_masks(works, positions)
+        fields[[POSITION, LAST], own[:, None]] = positions[:, None]
+        if tree is not None:
+            fields[POSITION, own], fields[LAST, own], fields[BITS, own] = tree.positions, tree.lasts, tree.bits
         for group in range(len(fields) - SLOT):
             both = zip(owners.tolist(), places.tolist(), strict=True)
             blocks = [works[owner].blocks[group][place] for owner, place in both]
@@ -117,6 +121,10 @@ class DecodeInputs:
     def positions(self, rows: int) -> Tensor:
         """Returns `[rows]` int64."""
         return self._fields[POSITION, :rows]
+
+    def tree_mask(self, rows: int) -> Tensor:
+        """Returns `[3, rows]` int64, the mask of draft tokens that may form trees."""
+        return self._fields[POSITION : BITS + 1, :rows]
 
     def slots(self, rows: int, group: int) -> Tensor:
         """Returns `[rows]` int64, `PADDING_SLOT` for null sequences."""

@@ -123,6 +123,19 @@ def test_a_decode_step_can_be_recorded(rows: int, each: int, engine: Engine) -> 
     recorded(engine, rows, each).check()
 
 
+def test_a_step_that_verifies_trees_can_be_recorded(tmp_path: Path, looked_at_nowhere: None) -> None:
+    config = VARIANTS["llama"]()
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
+    config.save_pretrained(tmp_path)
+    engine = engine_of(tmp_path, 100, 8, 256, guesses=15, trees=True)
+    names = []
+    for each in (8, 16):
+        lint = recorded(engine, 8, each)
+        lint.check()
+        names.append([name for name, *_ in lint.launches])
+    assert names[0] == names[1]
+
+
 def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:
     launches = recorded(engine, 64).launches
     kernels = Counter(name for name, *_ in launches if name.startswith("_"))
@@ -188,8 +201,8 @@ def looked_at_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("engine.backends.triton.attention", "kernels.quantized.product"):
         monkeypatch.setattr(f"{module}.processors", lambda device: 132)
     monkeypatch.setattr("kernels.quantized.packed.narrowed", lambda numbers: numbers.half())
-    for question in ("needed", "shared_in_blocks"):
-        monkeypatch.setattr(f"kernels.quantized.packed.{question}", lambda values: False)
+    monkeypatch.setattr("kernels.quantized.packed.shared_in_blocks", lambda scales: False)
+    monkeypatch.setattr("kernels.quantized.packed._offsets", lambda kind, scales, offsets: None)
 
 
 MIXTURE = {"_route": 1, "_sort": 1, "_multiply": 2, "_sum_used": 1}

@@ -11,10 +11,11 @@ from contracts.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.pool import KVPool
-from engine.plan import PENDING_DRAFT, Proposal, StepPlan, Work
+from engine.model.batch import Sampled
+from engine.plan import PENDING_DRAFT, PENDING_TOKEN, Proposal, StepPlan, Work
 from engine.speculation.proposers.draft import RECORDED_TOKENS, DraftModel, DraftProposer, own_blocks
 from engine.speculation.proposers.eagle import EagleProposer
-from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens, PendingDrafts
+from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens, PendingDrafts, before_drafts
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.simulated_device import CUDA, simulated_device
@@ -128,3 +129,17 @@ def test_forgotten_draft_tokens_are_replaced() -> None:
     plan, found = pending.of(StepPlan(1, [works[0], works[398]]))
     assert plan.works[0].proposed == (0,) and plan.works[0].token_ids == [5, 0]
     assert plan.works[1] is works[398] and found.keys() == {398}
+
+
+def test_a_step_takes_draft_tokens_of_several_proposals_and_a_pending_token() -> None:
+    older, newer = DeviceDrafts(torch.tensor([7, 8, 9])), DeviceDrafts(torch.tensor([4, 5]))
+    drafted = {1: DraftedTokens(older, [0, 2]), 2: DraftedTokens(newer, [1]), 3: DraftedTokens(older, [1])}
+    works = [Work(number, 4, [6, -2], ([1],), GREEDY, proposed=(PENDING_DRAFT,)) for number in (1, 2, 3)]
+    before = Sampled(torch.tensor([30, 31]), [Work(0, 3, [6], ([1],), GREEDY)])
+    for others in ([], [Work(0, 4, [PENDING_TOKEN], ([1],), GREEDY)]):
+        found = before_drafts(before, [*works, *others], drafted)
+        assert found is not None and len(found.works) == len(others)
+        taken = {sequence: found.tokens[list(places)].tolist() for sequence, places in found.drafted.items()}
+        assert taken == {1: [7, 9], 2: [5], 3: [8]}
+        assert not others or found.tokens[0] == 30
+    assert before_drafts(before, works, {}) is before
