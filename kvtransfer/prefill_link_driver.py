@@ -30,6 +30,7 @@ from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff, PrefillHan
 from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
+from kvtransfer.transports.ring_socket import RingQueueFull
 from kvtransfer.transports.watching import Watching
 
 COMPUTING_POLL_S = 0.0005  # between two checks of blocks that a device still computes
@@ -75,6 +76,7 @@ class PrefillLinkDriver:
         self._joining = joining
         self._halves: set[bytes] = set()  # the peer's salt halves, of this session and earlier sessions
         self._join_due = clock()
+        self._next_try = 0.0  # time (s) until which Offers are dropped, because the queue for rings was full
         self._computing = False  # the next payload's blocks are still being computed by a device that sends no notice
         self._asked: float | None = None  # time (s) of the first unanswered Join
         self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel has not taken yet
@@ -220,15 +222,23 @@ class PrefillLinkDriver:
 
     def _join(self, offer: Offer) -> None:
         """Opens the channel that an Offer allows. A new salt half means that the peer had forgotten the link."""
+        now = self._clock()
+        if now < self._next_try:
+            return
         self._asked = None
-        self._join_due = self._clock() + self._joining.pause(joined=True)
+        self._join_due = now + self._joining.pause(joined=True)
         if offer.nonce in self._halves:  # a session's key is never reused
             return
         if self.channel is not None:
             self._watching.watch(None)
             self.channel.close()
+        try:
+            self.channel = self._joining.channel(offer)
+        except RingQueueFull:
+            self.channel = None
+            self._join_due = self._next_try = now + self._joining.pause(joined=False)
+            return
         self._halves.add(offer.nonce)
-        self.channel = self._joining.channel(offer)
         if self.channel is None:
             self.lose("no_transport")
             return

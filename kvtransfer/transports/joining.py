@@ -17,7 +17,7 @@ from infra.network.sockets import payload_dealer
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.ring import Ring, ring_memory
 from kvtransfer.transports.ring_channel import RingChannel
-from kvtransfer.transports.ring_socket import check_own_socket, hand_over
+from kvtransfer.transports.ring_socket import RingQueueFull, check_own_socket, hand_over
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameSealer, session_key
 from kvtransfer.transports.socket_channel import SocketChannel
 
@@ -63,6 +63,7 @@ class Joining:
         self._without = without
         self._control = control
         self.payload_address = ""  # of the TCP channel
+        self._queue_was_full = False
         self._host = address.removeprefix("tcp://").rpartition(":")[0]
 
     def pause(self, joined: bool) -> float:
@@ -70,7 +71,10 @@ class Joining:
         return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
 
     def channel(self, offer: Offer) -> Channel | None:
-        """Opens the first transport of the Offer that works; None if none does. Never raises for invalid offers."""
+        """Opens the first transport of the Offer that works; None if none does. Never raises for invalid offers.
+
+        Raises `RingQueueFull` once: many links have joined at the same time, and the next Offer may find room.
+        """
         if offer.version != VERSION:
             log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
             return None
@@ -78,6 +82,12 @@ class Joining:
         for name in [name for name in self.join.transports if name not in self._without] or self.join.transports:
             try:
                 found = self._channel(name, offer)
+            except RingQueueFull as error:
+                if not self._queue_was_full:
+                    self._queue_was_full = True
+                    raise
+                passed_over.append(f"; not over {name}: {error}")
+                continue
             except (OSError, ValueError, zmq.ZMQError) as error:  # an Offer of another host or user, or a malformed one
                 passed_over.append(f"; not over {name}: {error}")
                 continue

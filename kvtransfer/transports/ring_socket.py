@@ -25,6 +25,10 @@ TakeRing = Callable[[bytes, bytes, int], None]
 """Takes a user name, a token and a descriptor, which is closed after the call."""
 
 
+class RingQueueFull(OSError):
+    """More rings wait for the decode worker than the system queues (net.unix.max_dgram_qlen)."""
+
+
 class RingSocket:
     """A decode worker's end."""
 
@@ -73,11 +77,15 @@ class RingSocket:
 def hand_over(path: str, user: str, token: str, descriptor: int) -> None:
     """Sends a ring to the decode worker that listens at `path`; `user` and `token` are hexadecimal, from its Offer.
 
-    Raises `OSError` if it cannot take one now, and `ValueError` for a name or token of another form.
+    Raises `RingQueueFull` if it cannot take one now, `OSError` if it cannot take any, and `ValueError` for a name or
+    token of another form.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
         sender.connect(os.fsencode(path))
-        socket.send_fds(sender, [bytes.fromhex(user), bytes.fromhex(token)], [descriptor])
+        try:
+            socket.send_fds(sender, [bytes.fromhex(user), bytes.fromhex(token)], [descriptor])
+        except BlockingIOError:
+            raise RingQueueFull("other rings fill the decode worker's queue") from None
 
 
 def check_own_socket(path: str) -> None:

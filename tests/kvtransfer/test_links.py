@@ -19,6 +19,7 @@ from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, RINGS_NAME, SOCKET_NAME, PayloadSockets, sweep
 from kvtransfer.transports.ring import Ring, ring_memory
+from kvtransfer.transports.ring_socket import RingQueueFull, hand_over
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
@@ -122,6 +123,29 @@ async def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
         assert both.of(Closed)[3].outcome == "accepted" and both.equal(3)
         channel = both.outbound._links[DECODE].channel
         assert channel is not None and channel.transport == "ipc"
+
+
+@pytest.mark.parametrize(("drained", "taken"), [(True, "shm"), (False, "ipc")])
+async def test_a_full_queue_of_rings_is_tried_once_more(drained: bool, taken: Transport) -> None:
+    """As when more prefill workers join a decode worker at once than the system queues datagrams."""
+    async with pair({"kv_transport": "auto"}, QUICK) as both:
+        rings = both.inbound._payload_sockets.rings
+        assert rings is not None
+        rings._loop.remove_reader(rings._socket)
+        descriptor = ring_memory(1 << 20)
+        with pytest.raises(RingQueueFull):
+            while True:
+                hand_over(both.inbound._payload_sockets.shm, "ab" * 16, "cd" * 16, descriptor)
+        os.close(descriptor)
+        both.run(0, [200, 201])
+        await until(lambda: both.outbound._links[DECODE]._next_try, "the link does not wait")
+        link = both.outbound._links[DECODE]
+        assert link.channel is None and not link.joined
+        if drained:
+            rings._loop.add_reader(rings._socket, rings.receive)
+        await both.unpinned(0)
+        assert both.of(Closed)[0].outcome == "accepted" and both.equal(0)
+        assert link.channel is not None and link.channel.transport == taken
 
 
 async def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> None:

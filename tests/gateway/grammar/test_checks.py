@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -180,6 +181,23 @@ def test_a_process_that_dies_is_told_and_replaced(model: Path) -> None:
         error = await asking
         assert (error.status, error.code) == (503, "grammar_checks_busy")
         assert await admitted(Form("choice", ["a"]), checks)
+
+    checked(model, test)
+
+
+def test_a_closed_check_leaves_no_pipe(model: Path) -> None:
+    """Even where the process has ended before the event loop sees the ends of its pipes."""
+
+    async def test(checks: GrammarChecks) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        await admitted(Form("json_object"), checks)
+        (process,) = [each._process for each in checks._checkers if each._process is not None]
+        waiting = [thread for thread in threading.enumerate() if "waitpid" in thread.name]
+        os.kill(process.pid, signal.SIGKILL)
+        for thread in waiting:
+            thread.join()
+        await checks.close()
+        assert len(os.listdir("/proc/self/fd")) <= before
 
     checked(model, test)
 
