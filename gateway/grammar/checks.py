@@ -130,11 +130,10 @@ class _Checker:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            await process.stdout.read()  # to its end, where the pipe is closed
-            with suppress(OSError):
-                await process.stdin.wait_closed()
+            assert process.stdout is not None
+            await (
+                process.stdout.read()
+            )  # `wait` returns at once if the loop has heard of the end, but not of the pipes'
 
     async def _living(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:

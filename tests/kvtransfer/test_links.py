@@ -1,5 +1,6 @@
 """Tests links that break in part, are idle for long, or meet a peer of another host or of bad will."""
 
+import math
 import os
 import socket
 import tempfile
@@ -140,7 +141,11 @@ async def test_a_full_queue_of_rings_is_tried_once_more(drained: bool, taken: Tr
         both.run(0, [200, 201])
         await until(lambda: both.outbound._links[DECODE]._next_try, "the link does not wait")
         link = both.outbound._links[DECODE]
-        assert link.channel is None and not link.joined
+        ((session, _),) = both.inbound._sessions._by_link.values()
+        sockets, due, link._next_try = both.inbound._payload_sockets, link._next_try, math.inf
+        link._join(session.offer(DECODE, sockets.port, sockets.ipc, sockets.shm))
+        assert link.channel is None and not link.joined, "an Offer that comes too early is dropped"
+        link._next_try = due
         if drained:
             rings._loop.add_reader(rings._socket, rings.receive)
         await both.unpinned(0)

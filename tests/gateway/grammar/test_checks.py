@@ -191,12 +191,15 @@ def test_a_closed_check_leaves_no_pipe(model: Path) -> None:
     async def test(checks: GrammarChecks) -> None:
         before = len(os.listdir("/proc/self/fd"))
         await admitted(Form("json_object"), checks)
-        (process,) = [each._process for each in checks._checkers if each._process is not None]
+        (checker,) = [each for each in checks._checkers if each._process is not None]
+        assert checker._process is not None
         waiting = [thread for thread in threading.enumerate() if "waitpid" in thread.name]
-        os.kill(process.pid, signal.SIGKILL)
+        checker._process.kill()
         for thread in waiting:
             thread.join()
-        await checks.close()
+        while checker._process.returncode is None:  # its pipes are then closed a turn of the event loop later
+            await asyncio.sleep(0)
+        await checker.close()
         assert len(os.listdir("/proc/self/fd")) <= before
 
     checked(model, test)
