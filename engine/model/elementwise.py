@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn import functional
 
 from engine.model.attention import TakenStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
@@ -82,6 +83,13 @@ class Elementwise(Protocol[TakenStep]):
     def gate_and_multiply(self, gate_up: Tensor, activation: Activation, linear: Linear) -> Tensor:
         """Returns `linear` applied to the result of `gate`, `[rows, out]`."""
         return linear(self.gate(gate_up, activation))
+
+    def router_logits(self, x: Tensor, router: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns fp32 logits `[tokens, experts]` of `x` `[tokens, hidden]`, with the digits of a product in fp32.
+
+        The `router` is fp32 `[experts, hidden]`, the `bias` fp32 `[experts]`.
+        """
+        return functional.linear(x.float(), router, bias)
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
         """Chooses each token's experts from fp32 `logits` `[tokens, experts]`, and computes their weights.

@@ -151,15 +151,14 @@ class OperatorLayers(Generic[Step]):
         return hidden, self._experts(weights, mlp, normed)
 
     def _experts(self, weights: ExpertsWeights[Linear], mlp: ExpertsMLP, x: Tensor) -> Tensor:
-        exact = x.float()
-        logits = functional.linear(exact, weights.router, weights.router_bias)
+        logits = self._between.router_logits(x, weights.router, weights.router_bias)
         change = weights.experts(x, *self._between.route(logits, mlp, weights.correction))
         if weights.shared is None:
             return change
         gate_up = weights.shared.gate_up(x)
         shared = self._between.gate_and_multiply(gate_up, mlp.activation, weights.shared.down)
         if weights.shared_gate is not None:
-            shared = shared * torch.sigmoid(functional.linear(exact, weights.shared_gate)).to(x.dtype)
+            shared = shared * torch.sigmoid(functional.linear(x.float(), weights.shared_gate)).to(x.dtype)
         return change + shared
 
     def _store(

@@ -8,7 +8,8 @@ tiles are unused. (Megablocks sorts alike: Gale et al., 2022, https://arxiv.org/
 
 A program takes one expert. Each program counts all experts' pairs, to know where its tiles begin without communication;
 then it writes the numbers of its own pairs, in their order. That is two passes over a few numbers in the cache, in one
-launch. No atomics are used: the same input gives the same tiles.
+launch. Many pairs are sorted in chunks instead (chunked_sort.py). No atomics are used: the same input gives the same
+tiles.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launching import launched_directly
+from kernels.moe.chunked_sort import sort_chunks
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -26,8 +28,12 @@ CANDIDATE_CONFIGS = (
     Config({"CHUNK": 1024}, warps=4),
     Config({"CHUNK": 2048}, warps=8),
     Config({"CHUNK": 512}, warps=2),
+    Config({"CHUNK": 512}, warps=4),
+    Config({"CHUNK": 1024}, warps=8),
 )
-"""The first is the default."""
+"""The first is the default of few pairs, the last but one that of many."""
+MAX_PAIRS_AT_ONCE = 4096
+"""Maximum pairs that every program reads, in one launch: beyond, two launches take less time."""
 
 NO_PAIR = -1
 """Pair of a padding row, and expert of an unused tile."""
@@ -60,8 +66,13 @@ def sort_by_expert(chosen: Tensor, experts: int, rows: int, *, config: Config | 
     assert chosen.dtype == torch.int32 and chosen.is_contiguous()
     count = most_tiles(chosen.numel(), experts, rows)
     pairs, owners = chosen.new_empty(count * rows), chosen.new_empty(count)
-    if count:
-        config = config or tuned("sort_by_expert", f"experts={experts}", chosen.device, CANDIDATE_CONFIGS[0])
+    many = chosen.numel() > MAX_PAIRS_AT_ONCE
+    if count and config is None:
+        shape = f"experts={experts}" + ",many" * many
+        config = tuned("sort_by_expert", shape, chosen.device, CANDIDATE_CONFIGS[-2 if many else 0])
+    if config is not None and many:
+        sort_chunks(chosen, pairs, owners, experts=experts, rows=rows, config=config)
+    elif config is not None and count:
         _sort[(experts,)](
             chosen,
             pairs,

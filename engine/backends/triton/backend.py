@@ -22,9 +22,11 @@ from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.mixed_graphs import MIXED_ROWS, MixedGraphs
 from engine.backends.triton.mixed_inputs import MixedInputs
 from engine.backends.triton.mover import TritonMover
+from engine.backends.triton.routers import split_routers
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
 from engine.model.config import AttentionLayer, ExpertsMLP, LatentAttention, LayerConfig, ModelConfig, TextModel
+from engine.model.experts import ExpertsWeights
 from engine.model.layer import LayerWeights
 from engine.model.linear import Linear
 from engine.model.model import Model
@@ -58,7 +60,9 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         self, config: ModelConfig, layers: Sequence[LayerWeights[Linear]], norm: Tensor | None, first: int = 0
     ) -> OperatorLayers[TritonAttentionStep]:
         tables = {rope: angle_table(rope, config.max_model_len, self.device) for rope in config.ropes}
-        return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps), first)
+        routers = (layer.mlp.router for layer in layers if isinstance(layer.mlp, ExpertsWeights))
+        between = TritonElementwise(tables, config.norm_eps, split_routers(routers, self.dtype))
+        return OperatorLayers(config, layers, norm, between, first)
 
     def attention(self, config: TextModel, pool: list[Tensor]) -> TritonAttention:
         return TritonAttention(pool, [layer.attention for layer in config.layers], self.dtype)

@@ -17,6 +17,7 @@ from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.attention import TritonAttentionStep
 from engine.backends.triton.experts import routing_of
 from engine.backends.triton.quantized import QuantizedLinear
+from engine.backends.triton.routers import SplitRouter
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise
 from engine.model.linear import Linear
@@ -33,10 +34,16 @@ from kernels.store_latents import store_latents
 
 
 class TritonElementwise(Elementwise[TritonAttentionStep]):
-    def __init__(self, tables: Mapping[Rope, Tensor], eps: float) -> None:
-        """`tables` are `[longest, rope.dim]` each, as `engine.model.rope.angle_table` makes them."""
+    def __init__(
+        self, tables: Mapping[Rope, Tensor], eps: float, routers: Mapping[Tensor, SplitRouter] | None = None
+    ) -> None:
+        """`tables` are `[longest, rope.dim]` each, as `engine.model.rope.angle_table` makes them.
+
+        `routers` has the parts of routers that are split; others multiply in fp32.
+        """
         self._tables = tables
         self._eps = eps
+        self._routers = routers or {}
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
         if weight is None:
@@ -108,6 +115,10 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
             return super().gate_and_multiply(gate_up, activation, linear)
         rows = gate_rows(gate_up, activation, form)
         return packed.multiply(rows, gate_up.new_empty((len(gate_up), packed.outputs)))
+
+    def router_logits(self, x: Tensor, router: Tensor, bias: Tensor | None) -> Tensor:
+        parts = self._routers.get(router)
+        return super().router_logits(x, router, bias) if parts is None else parts.logits(x, bias)
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
         return route(logits, routing_of(mlp), correction)

@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.moe.sort_by_expert import CANDIDATE_CONFIGS, NO_PAIR, Tiles, most_tiles, reference, sort_by_expert
+from kernels.moe.chunked_sort import sort_chunks
+from kernels.moe.sort_by_expert import (
+    CANDIDATE_CONFIGS,
+    MAX_PAIRS_AT_ONCE,
+    NO_PAIR,
+    Tiles,
+    most_tiles,
+    reference,
+    sort_by_expert,
+)
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -51,6 +60,28 @@ def test_more_tiles_than_are_written_at_once(device: torch.device) -> None:
 @pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     check(drawn(300, 6, 20, device), 20, 16, config)
+
+
+@pytest.mark.parametrize(("tokens", "used", "experts"), [(1033, 4, 10), (700, 6, 60), (4097, 1, 1), (515, 8, 256)])
+def test_many_pairs_are_sorted_in_chunks(tokens: int, used: int, experts: int, device: torch.device) -> None:
+    assert tokens * used > MAX_PAIRS_AT_ONCE
+    check(drawn(tokens, used, experts, device), experts, 16)
+
+
+@pytest.mark.parametrize(("tokens", "used", "experts"), [(1, 1, 1), (37, 3, 33), (200, 4, 5), (37, 8, 256)])
+@pytest.mark.parametrize(("rows", "chunk"), [(2, 16), (64, 16), (2, 64)])
+def test_chunks_of_any_number(
+    tokens: int, used: int, experts: int, rows: int, chunk: int, device: torch.device
+) -> None:
+    """The table has fewer rows than are loaded at once, or several times as many; chunks end in any place."""
+    chosen = drawn(tokens, used, experts, device)
+    expected = reference(chosen, experts, rows)
+    with poisoned():
+        pairs, owners = torch.empty_like(expected.pairs), torch.empty_like(expected.owners)
+        sort_chunks(chosen, pairs, owners, experts=experts, rows=rows, config=Config({"CHUNK": chunk}, warps=1))
+    assert torch.equal(owners, expected.owners)
+    needed = int((owners != NO_PAIR).sum()) * rows
+    assert torch.equal(pairs[:needed], expected.pairs[:needed])
 
 
 def test_there_are_as_many_tiles_as_the_worst_choice_takes() -> None:
