@@ -103,6 +103,7 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
             "install",
             "--no-input",
             "--disable-pip-version-check",
+            "--no-compile",  # pip would use a single core
             "-c",
             str(root / "constraints.txt"),
         ]
@@ -115,6 +116,7 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
         packages = [wish for wish in requirements(root, installed) if base_name(wish) != "torch"]
         expected = len(pinned) - (0 if extras else len(requirements(root, ["test"])) - len(requirements(root, [])))
         _pip([*pip, "torch", *packages], log, stages, lock, "installing packages", expected)
+        _compile(python, log, stages, lock)
         for path in stamps:
             path.write_text(wanted)
         stages.show("installed", f"in {time.monotonic() - started:.0f} s")
@@ -189,6 +191,15 @@ def _pip(command: Sequence[str], log: Path, stages: StageDisplay, lock: int, sta
         stages.settle()
         raise InstallFailed(f"{stage} failed: {_last_error(log, offset)} (the whole log: {log})")
     stages.show(stage, "done")
+
+
+def _compile(python: str, log: Path, stages: StageDisplay, lock: int) -> None:
+    """Compiles all packages on all cores. Files that are no valid Python, such as templates, stay as they are."""
+    stages.show("compiling", "all packages")
+    (site,) = log.parent.glob("lib/python3*/site-packages")
+    with log.open("ab") as out:
+        _run([python, "-m", "compileall", "-qq", "-j", "0", str(site)], out, lock, lambda: None)
+    stages.show("compiling", "done")
 
 
 def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[], None]) -> int:

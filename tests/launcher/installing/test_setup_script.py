@@ -111,6 +111,8 @@ def test_installs_once_resumes_and_follows_the_pins(folder: Path) -> None:
     assert resumed.stdout.splitlines()[-1] == "started up --port 1 True"
     assert "making .venv" not in resumed.stdout
     assert "extra-1.0" in installed(folder)
+    bytecode = {path.name.partition(".")[0] for path in folder.glob(".venv/lib/python3*/site-packages/__pycache__/*")}
+    assert {"torch", "extra"} <= bytecode
 
     assert baton(folder, "up").stdout == "started up True\n"
 
