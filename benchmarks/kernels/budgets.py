@@ -25,6 +25,7 @@ INT4, AWQ, MXFP4, INT8, FP8, FP8_BLOCKS = (
     value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8", "fp8 blocks")
 )
 GPT_OSS, QWEN_MOE = (value_of("layer", name) for name in ("gpt-oss-20b", "Qwen3-30B-A3B"))
+MIXTRAL, DEEPSEEK = (value_of("layer", name) for name in ("Mixtral-8x7B", "DeepSeek-V3"))
 LITE = value_of("part_heads", "DeepSeek-V2-Lite")
 LLAMA, GATE_UP = value_of("heads", "Llama-3.1-8B"), value_of("sizes", "gate and up")
 ISSUE_SHARE = 0.8
@@ -137,6 +138,23 @@ BUDGETS = (
     Budget("expanded_attention", {"tokens": 8192, "part_heads": LITE}, "_attend", 90, 32.0, 2, 0, 16),
     # Operands come from shared memory: nothing but addresses and copies stands between two products.
     Budget("experts_prefill", {"tokens": 8192, "layer": QWEN_MOE}, "_multiply", 90, 13.0, 2, 0, 16),
+    *(
+        Budget(
+            "quantized_experts_rows",
+            {"tokens": 8192, "layer": layer, "groups": groups},
+            "_multiply",
+            90,
+            most,
+            2,
+            0,
+            load,
+        )
+        for layer, groups, most, load in (
+            (MIXTRAL, INT8, 25.0, 16),
+            (MIXTRAL, FP8, 42.0, 16),
+            (DEEPSEEK, FP8_BLOCKS, 47.0, 2),
+        )
+    ),
     Budget("quantized_row_product", {"rows": 2048, "sizes": GATE_UP, "groups": INT8}, "_multiply", 90, 24.0, 2, 0, 16),
     Budget(
         "quantized_row_product", {"rows": 2048, "sizes": GATE_UP, "groups": FP8_BLOCKS}, "_multiply", 90, 49.0, 2, 0, 2

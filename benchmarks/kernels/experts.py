@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import Case, Inputs, close, compared
+from benchmarks.kernels.quantized import has_row_product
 from benchmarks.kernels.weights import Groups, Sizes, packed_weights, weight_bytes
 from kernels.gate import Activation
 from kernels.moe import experts, route, sort_by_expert
@@ -13,6 +14,7 @@ from kernels.moe.expert_products import rows_for
 from kernels.moe.packed_products import PackedExpert
 from kernels.moe.route import Routing
 from kernels.moe.sort_by_expert import NO_PAIR, Tiles
+from kernels.quantized import row_product, rows
 from kernels.quantized.packed import one_of
 from kernels.quantized.packed import reference as unpacked
 from kernels.tuning import Config
@@ -38,12 +40,15 @@ class ExpertLayer(NamedTuple):
         return f"{self.name} ({self.used} of {self.experts} x {self.hidden} x {self.intermediate})"
 
 
-def mixture(inputs: Inputs, tokens: int, layer: ExpertLayer, groups: Groups | None = None) -> Case:
+def mixture(
+    inputs: Inputs, tokens: int, layer: ExpertLayer, groups: Groups | None = None, *, as_bytes: bool = False
+) -> Case:
+    """Makes a row; `as_bytes` quantizes the tokens, too."""
     x = inputs.normal(tokens, layer.hidden)
     chosen = choices(inputs, tokens, layer.experts, layer.used)
     shares = torch.rand((tokens, layer.used), device=inputs.device)
     first, second = (
-        product(inputs, layer, Sizes(*sizes), groups)
+        product(inputs, layer, Sizes(*sizes), groups, as_bytes)
         for sizes in ((2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate))
     )
 
@@ -51,8 +56,16 @@ def mixture(inputs: Inputs, tokens: int, layer: ExpertLayer, groups: Groups | No
         return experts.experts(x, chosen, shares, first, second, layer.activation, config=config)
 
     def check(config: Config | None) -> None:
-        few, plain = slice(0, CHECKED_TOKENS), [dequantized(each, inputs.dtype) for each in (first, second)]
-        expected = experts.reference(x[few].double(), chosen[few], shares[few], plain[0], plain[1], layer.activation)
+        # A value between the products may be rounded the other way where weights were rounded: exact ones leave few.
+        dtype = torch.float32 if as_bytes else inputs.dtype
+        few, plain = slice(0, CHECKED_TOKENS), [dequantized(each, dtype) for each in (first, second)]
+        form = first.form if isinstance(first, PackedExpert) else None
+
+        def rounded(values: Tensor) -> Tensor:
+            return values if form is None else rows.dequantized(rows.reference(values.to(inputs.dtype), form))
+
+        given = x[few].double(), chosen[few], shares[few]
+        expected = experts.reference(*given, plain[0], plain[1], layer.activation, rounded)
         close(run(config)[few], expected)
 
     met = len(chosen.unique()) if inputs.real else layer.experts
@@ -70,10 +83,17 @@ def choices(inputs: Inputs, tokens: int, count: int, used: int) -> Tensor:
     return torch.rand((tokens, count), device=inputs.device).topk(used).indices.int()
 
 
-def product(inputs: Inputs, layer: ExpertLayer, sizes: Sizes, groups: Groups | None) -> "experts.Expert | PackedExpert":
+def has_mixture_as_bytes(layer: ExpertLayer, groups: Groups, **_: object) -> bool:
+    return has_row_product(Sizes(layer.hidden, layer.intermediate), groups)
+
+
+def product(
+    inputs: Inputs, layer: ExpertLayer, sizes: Sizes, groups: Groups | None, as_bytes: bool = False
+) -> "experts.Expert | PackedExpert":
     bias = inputs.normal(layer.experts, sizes.outputs) if layer.bias else None
     if groups is not None:
-        return PackedExpert(packed_weights(groups, sizes, inputs.device, (layer.experts,)), bias)
+        packed = packed_weights(groups, sizes, inputs.device, (layer.experts,))
+        return PackedExpert(packed, bias, row_product.row_format(packed, inputs.device) if as_bytes else None)
     weight = inputs.normal(layer.experts, *sizes)
     weight *= sizes.inputs**-0.5
     return experts.Expert(weight, bias)

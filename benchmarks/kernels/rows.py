@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import product, zip_longest
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from kernels.attention import (
     prefill_attention,
 )
 from kernels.moe import experts as plain_experts
-from kernels.moe import packed_products, route, sort_by_expert
+from kernels.moe import packed_products, route, row_products, sort_by_expert
 from kernels.quantized import dequantize, gate_rows, norm_rows, row_product
 from kernels.quantized import product as weight_product
 from kernels.quantized import rows as quantize_rows
@@ -47,6 +48,7 @@ CASES: dict[str, tuple[Callable[..., Case], ModuleType]] = {
     "experts_prefill": (experts.mixture, plain_experts),
     "quantized_experts": (experts.mixture, packed_products),
     "quantized_experts_prefill": (experts.mixture, packed_products),
+    "quantized_experts_rows": (partial(experts.mixture, as_bytes=True), row_products),
     "quantized_product": (quantized.weight_product, weight_product),
     "quantized_product_prefill": (quantized.weight_product, weight_product),
     "quantized_dequantize": (quantized.dequantizing, dequantize),
@@ -65,6 +67,7 @@ CASES: dict[str, tuple[Callable[..., Case], ModuleType]] = {
 LAUNCHED: dict[str, Callable[..., bool]] = {
     "block_copy": layers.encodable,
     "quantized_row_product": quantized.has_row_product,
+    "quantized_experts_rows": experts.has_mixture_as_bytes,
 }
 """Kernels of which a device may not support every row."""
 KINDS: dict[str, Callable[..., Value]] = {

@@ -4,17 +4,31 @@
 
 (Shazeer et al., "Outrageously Large Neural Networks", 2017, https://arxiv.org/abs/1701.06538.) The sizes of all that is
 launched follow from the number of tokens alone. So the host waits for nothing, and a recorded step serves every choice.
+Where many tokens multiply weights of 8 bits as bytes, two more launches quantize the rows of both products.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from kernels.gate import Activation
 from kernels.gate import reference as gated
-from kernels.moe import packed_products
-from kernels.moe.expert_products import CANDIDATE_CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
+from kernels.moe import packed_products, row_products
+from kernels.moe.expert_products import (
+    CANDIDATE_CONFIGS,
+    SOME_ROWS,
+    Expert,
+    down,
+    gate_up,
+    rows_for,
+    summed,
+    unsupported,
+)
 from kernels.moe.packed_products import PackedExpert
 from kernels.moe.sort_by_expert import sort_by_expert
+from kernels.quantized.product import MAX_SPLIT_K_ROWS
+from kernels.quantized.rows import quantize_rows
 from kernels.tuning import Config
 
 __all__ = ["CANDIDATE_CONFIGS", "Expert", "experts", "reference", "unsupported"]
@@ -41,7 +55,7 @@ def experts(
         second: `[experts, hidden, intermediate]`, the same.
         activation: of gate and up.
         rows: of a tile; by default what suits the number of pairs.
-        config: of both products, which are packed then, or neither is.
+        config: of both products, which are multiplied by the same kernel then.
 
     Returns `[tokens, hidden]` in the format of `x`.
 
@@ -51,11 +65,18 @@ def experts(
     count, used = experts_of(first), chosen.shape[1]
     assert shares.shape == chosen.shape == (len(x), used) and experts_of(second) == count
     tiles = sort_by_expert(chosen, count, rows or rows_for(chosen.numel(), count, x.dtype))
-    if isinstance(first, PackedExpert):
+    many = tiles.rows >= SOME_ROWS and len(x) > MAX_SPLIT_K_ROWS
+    if isinstance(first, PackedExpert) and first.form is not None and many:
+        tokens = quantize_rows(x, first.form)
+        between = row_products.gate_up(tokens, first, tiles, used, activation, x.dtype, config=config)
+    elif isinstance(first, PackedExpert):
         between = packed_products.gate_up(x, first, tiles, used, activation, config=config)
     else:
         between = gate_up(x, first, tiles, used, activation, config=config)
-    if isinstance(second, PackedExpert):
+    if isinstance(second, PackedExpert) and second.form is not None and many:
+        gated_rows = quantize_rows(between, second.form)
+        given = row_products.down(gated_rows, second, tiles, shares, x.dtype, config=config)
+    elif isinstance(second, PackedExpert):
         given = packed_products.down(between, second, tiles, shares, config=config)
     else:
         given = down(between, second, tiles, shares, config=config)
@@ -67,18 +88,26 @@ def experts_of(product: Expert | PackedExpert) -> int:
 
 
 def reference(
-    x: Tensor, chosen: Tensor, shares: Tensor, first: Expert, second: Expert, activation: Activation
+    x: Tensor,
+    chosen: Tensor,
+    shares: Tensor,
+    first: Expert,
+    second: Expert,
+    activation: Activation,
+    rounded: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> Tensor:
     """Computes the same with torch operators, one expert after the other, in the precision of `x`.
 
-    Weights may be in another format: all of them may be too large for that of `x`.
+    Weights may be in another format: all of them may be too large for that of `x`. The rows that both products take are
+    `rounded` first.
     """
     total = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
     for expert in range(len(first.weight)):
         token, turn = (chosen == expert).nonzero(as_tuple=True)
         if not len(token):
             continue
-        given = _product(gated(_product(x[token], first, expert), activation), second, expert)
+        between = gated(_product(rounded(x[token]), first, expert), activation)
+        given = _product(rounded(between), second, expert)
         total.index_add_(0, token, given.to(total.dtype) * shares[token, turn, None])
     return total.to(x.dtype)
 

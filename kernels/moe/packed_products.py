@@ -19,6 +19,7 @@ from kernels.moe.sort_by_expert import Tiles
 from kernels.quantized.four_bits import loads_ahead, products
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.product import unsupported
+from kernels.quantized.rows import RowFormat
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
@@ -47,6 +48,7 @@ class PackedExpert(NamedTuple):
 
     weight: PackedWeight  # codes [experts, runs, out, 32], scales [experts, groups, out]
     bias: Tensor | None  # [experts, out]
+    form: RowFormat | None = None  # of the rows of many tokens; None: unquantized
 
 
 def gate_up(
@@ -92,7 +94,7 @@ def _launch(
     activation: Activation,
     config: Config | None,
 ) -> None:
-    weight, bias = product
+    weight, bias, _ = product
     assert x.shape[1] == weight.inputs and x.is_contiguous() and not unsupported(x.dtype) and weight.codes.dim() == 4
     assert bias is None or (bias.shape == (len(weight.codes), weight.outputs) and bias.is_contiguous())
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={tiles.rows}"

@@ -182,16 +182,14 @@ def _multiply(
             group = tl.minimum((step + 1) * STEP, (runs - 1) * RUN_BYTES) // GROUP
             next_row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
             next_scale = tl.load(scales + group * width).to(tl.float32)
-            total += tl.dot(left, right).to(tl.float32) * factor[:, None]
+            total = add_product(total, left, right, factor[:, None], KIND, GROUPED)
         elif GROUPED:
             group = (step * STEP) // GROUP
             row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
             scale = tl.load(scales + group * width + mine).to(tl.float32)
-            total += tl.dot(left, right).to(tl.float32) * (row_scale[:, None] * scale[None, :])
-        elif KIND == "int8":
-            total = tl.dot(left, right, total, out_dtype=tl.int32)
+            total = add_product(total, left, right, row_scale[:, None] * scale[None, :], KIND, GROUPED)
         else:
-            total = tl.dot(left, right, total, max_num_imprecise_acc=STEP)
+            total = add_product(total, left, right, 1.0, KIND, GROUPED)
 
     found = total.to(tl.float32)
     if not GROUPED:
@@ -200,6 +198,19 @@ def _multiply(
         found += tl.load(bias + mine).to(tl.float32)[None, :]
     target = y + row.to(tl.int64)[:, None] * stride + output[None, :]
     tl.store(target, found.to(y.dtype.element_ty), mask=kept[:, None] & inside[None, :])
+
+
+@triton.jit
+def add_product(
+    total: tl.tensor, left: tl.tensor, right: tl.tensor, scale: tl.tensor, KIND: tl.constexpr, GROUPED: tl.constexpr
+) -> tl.tensor:
+    """Adds a step's product of bytes to a `total`; with groups, times a `scale` of the same shape or narrower."""
+    if GROUPED:
+        return total + tl.dot(left, right).to(tl.float32) * scale
+    elif KIND == "int8":
+        return tl.dot(left, right, total, out_dtype=tl.int32)
+    else:
+        return tl.dot(left, right, total, max_num_imprecise_acc=left.shape[1])
 
 
 def reference(rows: QuantizedRows, weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

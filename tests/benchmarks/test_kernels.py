@@ -48,7 +48,7 @@ def test_every_row_runs_in_the_interpreter(tmp_path: Path) -> None:
         path for path in files if re.search(r'^(__all__ = \[")?CANDIDATE_CONFIGS\b', path.read_text(), re.MULTILINE)
     ]
     tuned_ones = {"quantized_" * (path.parent.name == "quantized") + path.stem for path in files}
-    tuned_ones.add("quantized_experts")  # whose tiles are chosen among those of experts
+    tuned_ones |= {"quantized_experts", "quantized_experts_rows"}  # whose tiles are chosen among those of experts
     assert {row["kernel"].removesuffix("_prefill") for row in found["rows"]} == tuned_ones
     assert all(
         row["seconds"] is None and not row["error"] for row in found["rows"]

@@ -5,13 +5,15 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from contracts.kinds import Activations
 from engine.backends.triton.packed_experts import Gathering
 from engine.model.config import Activation, ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from kernels.moe.expert_products import row_counts
 from kernels.moe.experts import experts
+from kernels.moe.packed_products import PackedExpert
 from kernels.moe.route import Routing
-from kernels.quantized.packed import PackedWeight
+from kernels.quantized.product import MAX_SPLIT_K_ROWS
 
 
 class TritonExperts:
@@ -24,12 +26,16 @@ class TritonExperts:
         device: torch.device,
         dtype: torch.dtype,
         tensors: Iterable[ExpertTensors],
+        activations: Activations = "auto",
     ) -> None:
-        """Takes the tensors of one expert after the other, so that there is never a second copy of all experts."""
+        """Takes the tensors of one expert after the other, so that there is never a second copy of all experts.
+
+        `activations` decides whether large batches are quantized, as in `make_linear`.
+        """
         self._activation: Activation = mlp.activation
         self._used, self._hidden, self._device, self._dtype = mlp.used, hidden, device, dtype
-        gate_up = Gathering(mlp.experts, (2 * mlp.intermediate, hidden), mlp.bias, device, dtype)
-        down = Gathering(mlp.experts, (hidden, mlp.intermediate), mlp.bias, device, dtype)
+        gate_up = Gathering(mlp.experts, (2 * mlp.intermediate, hidden), mlp.bias, device, dtype, activations)
+        down = Gathering(mlp.experts, (hidden, mlp.intermediate), mlp.bias, device, dtype, activations)
         for expert, each in enumerate(tensors):
             gate_up.take(expert, each.gate_up, each.gate_up_bias)
             down.take(expert, [each.down], each.down_bias)
@@ -41,25 +47,28 @@ class TritonExperts:
     @property
     def variant(self) -> tuple[object, ...]:
         """Returns the key of compiled kernels, besides the layer's kind: the quantization of its weights."""
-        products = (self._gate_up.weight, self._down.weight)
         return tuple(
-            (each.name, *(tensor.dtype for tensor in each.tensors())) if isinstance(each, PackedWeight) else ()
-            for each in products
+            (each.weight.name, each.weight.by_block, each.form, *(tensor.dtype for tensor in each.weight.tensors()))
+            if isinstance(each, PackedExpert)
+            else ()
+            for each in (self._gate_up, self._down)
         )
 
     def warm_up(self) -> None:
         """Launches each variant of the kernels once."""
-        x = torch.zeros((1, self._hidden), dtype=self._dtype, device=self._device)
-        chosen = torch.arange(self._used, dtype=torch.int32, device=x.device)[None]
-        for rows in row_counts(x.dtype):
-            experts(x, chosen, chosen.float(), self._gate_up, self._down, self._activation, rows=rows)
+        quantizing = any(isinstance(each, PackedExpert) and each.form for each in (self._gate_up, self._down))
+        for tokens in (1, MAX_SPLIT_K_ROWS + 1) if quantizing else (1,):
+            x = torch.zeros((tokens, self._hidden), dtype=self._dtype, device=self._device)
+            chosen = torch.arange(self._used, dtype=torch.int32, device=x.device).repeat(tokens, 1)
+            for rows in row_counts(x.dtype):
+                experts(x, chosen, chosen.float(), self._gate_up, self._down, self._activation, rows=rows)
 
     def held(self) -> list[Tensor]:
         """Returns the weights and biases of all experts."""
         held: list[Tensor] = []
-        for weight, bias in (self._gate_up, self._down):
-            held += weight.tensors() if isinstance(weight, PackedWeight) else [weight]
-            held += [] if bias is None else [bias]
+        for each in (self._gate_up, self._down):
+            held += each.weight.tensors() if isinstance(each, PackedExpert) else [each.weight]
+            held += [] if each.bias is None else [each.bias]
         return held
 
 

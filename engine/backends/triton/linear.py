@@ -57,7 +57,7 @@ class TritonLinears(ReferenceLinears):
         return linear
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> TritonExperts:
-        made = TritonExperts(mlp, hidden, self._device, self._dtype, tensors)
+        made = TritonExperts(mlp, hidden, self._device, self._dtype, tensors, self._activations)
         self._mixtures[mlp, hidden, made.variant] = made
         return made
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.backends.triton.quantized import coded, packs
+from contracts.kinds import Activations
+from engine.backends.triton.quantized import coded, form_of, meets_bytes, packs
 from engine.model.quantized import Weight, dequantized
 from kernels.moe.expert_products import Expert
 from kernels.moe.packed_products import PackedExpert
@@ -21,10 +22,18 @@ class Gathering:
     """
 
     def __init__(
-        self, experts: int, sizes: tuple[int, int], bias: bool, device: torch.device, dtype: torch.dtype
+        self,
+        experts: int,
+        sizes: tuple[int, int],
+        bias: bool,
+        device: torch.device,
+        dtype: torch.dtype,
+        activations: Activations,
     ) -> None:
-        """`sizes` are an expert's outputs and inputs."""
+        """`sizes` are an expert's outputs and inputs; `activations` are as in `make_linear`."""
         self._experts, self._sizes, self._device, self._dtype = experts, sizes, device, dtype
+        self._activations: Activations = activations
+        self._meets_bytes = True
         self._packed: PackedWeight | None = None
         self._numbers: Tensor | None = None
         self._bias = torch.empty((experts, sizes[0]), dtype=dtype, device=device) if bias else None
@@ -34,6 +43,7 @@ class Gathering:
         if self._bias is not None and bias is not None:
             self._bias[expert] = bias
         packed = self._pack(parts) if self._numbers is None else None
+        self._meets_bytes &= meets_bytes(parts, self._dtype, self._activations)
         if packed is not None and expert == 0:
             self._packed = _room(packed, self._experts)
         if packed is not None and self._packed is not None and _alike(packed, self._packed):
@@ -51,7 +61,7 @@ class Gathering:
     def product(self) -> Expert | PackedExpert:
         """Returns the product, once all experts were taken."""
         if self._packed is not None:
-            return PackedExpert(self._packed, self._bias)
+            return PackedExpert(self._packed, self._bias, form_of(self._packed) if self._meets_bytes else None)
         assert self._numbers is not None
         return Expert(self._numbers, self._bias)
 

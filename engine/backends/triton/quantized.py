@@ -151,16 +151,29 @@ def make_linear(
             first = together[0]
             assert isinstance(first, Quantized)
             packed, order = pack(codes, device), None if first.order is None else first.order.to(device)
-            asked = activations == "8bit" or (activations == "auto" and first.meets_bytes and dtype != torch.float32)
-            form = row_format(packed, device) if asked and order is None else None
-            if asked:
-                met = "as they are" if form is None else f"as {form.kind}, with scales of their own"
-                _tell(f"more than {MAX_SPLIT_K_ROWS} tokens at once meet {packed.kind} weights {met}")
+            form = form_of(packed, order) if meets_bytes(together, dtype, activations) else None
             parts.append(QuantizedLinear(packed, order, own, form))
         else:
             parts.append(DequantizedLinear(stacked(together, device, dtype), own))
     only = parts[0]
     return only if len(parts) == 1 and isinstance(only, QuantizedLinear) else SideBySide(parts)
+
+
+def meets_bytes(weights: Sequence[Weight], dtype: torch.dtype, activations: Activations) -> bool:
+    """Returns whether large batches in `dtype` should be quantized for these weights."""
+    made_for_it = all(isinstance(weight, Quantized) and weight.meets_bytes for weight in weights)
+    return activations == "8bit" or (activations == "auto" and made_for_it and dtype != torch.float32)
+
+
+def form_of(packed: PackedWeight, order: Tensor | None = None) -> RowFormat | None:
+    """Returns the format of large batches that should be quantized; None if they stay as they are. Logs which.
+
+    They stay as they are where inputs have another `order`.
+    """
+    form = row_format(packed, packed.codes.device) if order is None else None
+    met = "as they are" if form is None else f"as {form.kind}, with scales of their own"
+    _tell(f"more than {MAX_SPLIT_K_ROWS} tokens at once meet {packed.kind} weights {met}")
+    return form
 
 
 def coded(weight: Weight) -> WeightCodes:

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
+from contracts.kinds import Activations
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.linear import TritonLinears
+from engine.backends.triton.packed_experts import Gathering
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.families.mxfp4 import unpacked
@@ -20,6 +23,7 @@ from kernels.moe.packed_products import PackedExpert
 from kernels.tuning import Config
 from launcher.host.gpus import visible_gpus
 from tests.engine.drive import run, start
+from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, make_prompts
 from tests.variants import VARIANTS
@@ -103,6 +107,66 @@ def test_they_give_what_their_numbers_give(name: str) -> None:
     theirs = ReferenceLinears(DEVICE, torch.float32).experts(MLP, HIDDEN, iter(tensors))
     assert (type(ours._gate_up), type(ours._down)) == kinds
     torch.testing.assert_close(ours(x, chosen, shares), theirs(x, chosen, shares), rtol=1e-4, atol=1e-4)
+
+
+def for_bytes(weight: Tensor) -> Quantized:
+    """Makes an fp8 weight of a checkpoint that was made for fp8 products."""
+    return replace(to_fp8(weight), meets_bytes=True)
+
+
+FP16, FP32 = torch.float16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("activations", "dtype", "makes", "expected"),
+    [
+        ("auto", FP16, (for_bytes, for_bytes, to_fp8), (True, False)),
+        ("auto", FP32, (for_bytes, for_bytes, for_bytes), (False, False)),
+        ("8bit", FP32, (to_int8, to_int8, to_int4), (True, False)),
+        ("16bit", FP16, (for_bytes, for_bytes, for_bytes), (False, False)),
+    ],
+)
+def test_who_decides_about_activations(
+    activations: Activations, dtype: torch.dtype, makes: tuple[Make, Make, Make], expected: tuple[bool, bool]
+) -> None:
+    """The same that decides for other layers, for each of the two products."""
+    experts = TritonLinears(DEVICE, dtype, activations).experts(MLP, HIDDEN, [expert(*makes) for _ in range(EXPERTS)])
+    forms = [isinstance(each, PackedExpert) and each.form is not None for each in (experts._gate_up, experts._down)]
+    assert tuple(forms) == expected
+
+
+def test_a_product_is_quantized_if_all_of_its_experts_were_made_for_it() -> None:
+    tensors = [expert(for_bytes, for_bytes, for_bytes), expert(for_bytes, to_fp8, for_bytes)]
+    experts = TritonLinears(DEVICE, FP16).experts(structs.replace(MLP, experts=2), HIDDEN, tensors)
+    assert isinstance(experts._gate_up, PackedExpert) and isinstance(experts._down, PackedExpert)
+    assert experts._gate_up.form is None and experts._down.form is not None
+
+
+@pytest.mark.interpreted
+def test_steps_launch_what_the_start_has_compiled() -> None:
+    linears = TritonLinears(torch.device("cpu"), FP16)
+    experts = linears.experts(MLP, HIDDEN, [expert(for_bytes, for_bytes, for_bytes) for _ in range(EXPERTS)])
+    with specializations(run=False) as found:
+        linears.warm_up()
+        at_start = set(found)
+        for tokens in (1, 40, 128, 129, 500):
+            chosen = torch.zeros((tokens, 2), dtype=torch.int32)
+            experts(torch.zeros((tokens, HIDDEN), dtype=FP16), chosen, chosen.float())
+    assert sorted(found - at_start) == []
+    assert any("row_products" in str(each) or "_quantize" in str(each) for each in found)
+
+
+def test_blocks_are_known_if_all_experts_have_them() -> None:
+    def blocked(weight: Tensor) -> Quantized:
+        found = to_fp8(weight)
+        return replace(found, scales=found.scales[:1].expand_as(found.scales).contiguous())
+
+    for makes, known in (((blocked, blocked), True), ((blocked, to_fp8), False), ((to_fp8, blocked), False)):
+        gathering = Gathering(2, (HIDDEN, WIDTH), False, DEVICE, FP32, "auto")
+        for place, make in enumerate(makes):
+            gathering.take(place, [make(torch.randn(HIDDEN, WIDTH))], None)
+        product = gathering.product()
+        assert isinstance(product, PackedExpert) and product.weight.by_block == known
 
 
 def test_what_is_held_is_the_codes() -> None:
