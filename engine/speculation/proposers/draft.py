@@ -157,10 +157,10 @@ class DraftProposer:
 
     def _work(self, row: int, asked: _Asked) -> Work:
         needed = blocks_for(asked.length + asked.most - 1, self._block_size)
-        table = asked.table
+        table = asked.table[:needed]  # the target's texts may be longer
         if asked.most:
             own = self._draft.own + row * self._own
-            table = [*table[:needed], *range(own, own + needed - len(table))]
+            table += range(own, own + needed - len(table))
         return Work(
             asked.work.sequence,
             asked.held,
