@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device import is_hopper, processors
+from kernels.device import is_hopper, multiplies_by_groups, processors
 from kernels.launching import launched_directly
 from kernels.quantized.four_bits import loads_ahead, products
 from kernels.quantized.packed import PackedWeight
@@ -33,6 +33,8 @@ FOUR_BITS_CONFIG = Config({"TILE": 128, "RUNS": 1}, warps=4, stages=4)
 """Two tiles of a warp group, so that what a step costs beside its weights is shared by twice as many."""
 HOPPER_CONFIG = Config({"TILE": 128, "RUNS": 4}, warps=4, stages=4)
 """The same for 8 bits: other devices' products take fewer outputs at once, and gain less than larger tiles cost."""
+TENSOR_MEMORY_CONFIG = Config({"TILE": 64, "RUNS": 2}, warps=4, stages=3)
+"""The default of full tiles of rows with 4 bits on data center Blackwell: larger tiles do not fit its tensor memory."""
 FP32_CONFIG = Config({"TILE": 32, "RUNS": 1}, warps=8, stages=2)
 CANDIDATE_CONFIGS = (
     FEW_ROWS_CONFIG,
@@ -159,6 +161,8 @@ def parts_of(steps: int, tiles: int, device: torch.device) -> int:
 def _config(x: Tensor, weight: PackedWeight, tile: int, many: bool) -> Config:
     if x.dtype == torch.float32:
         default = FP32_CONFIG
+    elif tile == ROW_TILES[-1] and weight.kind in ("int4", "fp4") and _has_tensor_memory(x.device):
+        default = TENSOR_MEMORY_CONFIG
     elif tile > 2 * ROW_TILES[0]:
         default = SOME_ROWS_CONFIG
     elif weight.kind in ("int4", "fp4"):
@@ -168,6 +172,11 @@ def _config(x: Tensor, weight: PackedWeight, tile: int, many: bool) -> Config:
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={'many' if many else tile}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
     return tuned("quantized_product_prefill" if many else "quantized_product", shape, x.device, default)
+
+
+def _has_tensor_memory(device: torch.device) -> bool:
+    """Returns whether this is data center Blackwell, whose sums and converted weights lie in a memory of their own."""
+    return multiplies_by_groups(device) and not is_hopper(device)
 
 
 # The numbers of rows and of steps change with the batch and the device: another kernel would be compiled meanwhile.

@@ -20,14 +20,17 @@ from benchmarks.compile_kernels import Launch, compile_all, launched_on
 from benchmarks.simulated.compile_only import compiling
 from benchmarks.kernels.kv import Heads
 from benchmarks.kernels.rows import KERNELS, Wanted
+from benchmarks.kernels.weights import Groups, Sizes
 
 def row(name, **arguments):
     return Wanted(name, KERNELS[name].shape(**arguments), KERNELS[name].limit)
 
 ROWS = [row("prefill_attention", tokens=512, context=512, heads=Heads(8, 2, 256))]
 ENCODED = [row("block_copy", what=code, blocks=4, layers=1, heads=Heads(4, 2, 80)) for code in ("int8", "fp8")]
+CONVERTED = row("quantized_product", rows=128, sizes=Sizes(4096, 4096), groups=Groups("int4", 32), parts=8)
 with compiling() as driver:
-    found = [Launch(wanted, torch.bfloat16, sm) for sm in (86, 100) for wanted in ROWS]
+    found = [Launch(CONVERTED, torch.bfloat16, 100)]
+    found += [Launch(wanted, torch.bfloat16, sm) for sm in (86, 100) for wanted in ROWS]
     found += [Launch(wanted, torch.bfloat16, sm) for sm in (86, 89) for wanted in ENCODED if launched_on(sm, wanted)]
     print(*compile_all(found, driver))
 """
@@ -57,11 +60,12 @@ def test_every_kernel_compiles_without_spilling(part: int) -> None:
     )
 
 
-def test_what_takes_most_shared_memory_fits_into_each_kind_of_gpu(tmp_path: Path) -> None:
-    """On one that has little of it, and on one with products of its own; `benchmarks.compile_kernels` has all."""
+def test_what_takes_most_memory_of_a_processor_fits_into_each_kind_of_gpu(tmp_path: Path) -> None:
+    """On one with little shared memory, and on one with tensor memory; `benchmarks.compile_kernels` has all."""
     result = compiled_by(HARDEST, tmp_path)
     assert result.stdout.count("._encode") == 3, "int8 everywhere, fp8 where there is some"
-    assert result.stdout.count("._attend") == 2 and result.stdout.endswith(" 0\n"), result.stdout + result.stderr
+    assert result.stdout.count("._attend") == 2 and "._multiply" in result.stdout
+    assert result.stdout.endswith(" 0\n"), result.stdout + result.stderr
 
 
 def compiled_by(code: str, directory: Path) -> "subprocess.CompletedProcess[str]":
