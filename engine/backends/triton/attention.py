@@ -17,9 +17,9 @@ from engine.backends.reference.kv_rows import rows_of
 from engine.backends.triton.latent_chunks import (
     ChunkSizes,
     ExpandedChunks,
-    all_expand,
     attend_expanded,
     plan_expanded,
+    runs_by_form,
     warm_up_expanded,
 )
 from engine.device import to_device
@@ -65,13 +65,23 @@ class DecodeSequences:
 
 
 @dataclass(frozen=True)
+class AbsorbedChunks:
+    """Chunks of latent attention that attend in the absorbed form, beside others that do not."""
+
+    rows: slice  # of the step's chunks
+    tables: SequenceTables
+    query_start: Tensor  # [works + 1] int32, from the first of the rows
+
+
+@dataclass(frozen=True)
 class PrefillChunks:
     """Sequences of prefill attention, after the decodes."""
 
     tables: SequenceTables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
     longest: int  # queries of one work
-    expanded: Sequence[ExpandedChunks]  # all of them, where latent attention expands them; else empty
+    expanded: Sequence[ExpandedChunks]  # of latent attention; empty, where it expands none of the chunks
+    absorbed: Sequence[AbsorbedChunks]  # the others, where it expands some of them
     first_row: int  # of the step that prefill attention takes: that behind the decodes, or 0, as in a mixed recording
 
 
@@ -129,19 +139,32 @@ class TritonAttention:
             if decodes < works:
                 rest = SequenceTables(blocks[decodes:], kv_lengths[decodes:])
                 sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
-                expanded = self._expanded(group, sizes, rest.blocks)
-                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), expanded, rows)
+                forms = self._forms(group, sizes, rest, starts, starts_there)
+                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), *forms, rows)
             first = SequenceTables(blocks[:decodes], kv_lengths[:decodes])
             steps.append(
                 KVGroupStep(places.slots, DecodeSequences(first, splits.get(group), rows, multi_query), chunks)
             )
         return self.step(steps)
 
-    def _expanded(self, group: int, works: Sequence[ChunkSizes], block_tables: Tensor) -> list[ExpandedChunks]:
+    def _forms(
+        self, group: int, works: Sequence[ChunkSizes], tables: SequenceTables, starts: Ints, starts_there: Tensor
+    ) -> tuple[list[ExpandedChunks], list[AbsorbedChunks]]:
+        """Returns the chunks in either form, if some are expanded; `starts_there` are the rows' `starts`."""
         attention = self._attentions[self._firsts[group]]
-        if not isinstance(attention, LatentAttention) or not all_expand(attention, works):
-            return []
-        return plan_expanded(attention, works, block_tables, self.block, self._dtype)
+        if not isinstance(attention, LatentAttention):
+            return [], []
+        expanded, absorbed = runs_by_form(attention, works)
+        if not expanded:
+            return [], []
+        return plan_expanded(attention, works, expanded, tables.blocks, self.block, self._dtype), [
+            AbsorbedChunks(
+                slice(int(starts[run.start]), int(starts[run.stop])),
+                SequenceTables(tables.blocks[run], tables.kv_lengths[run]),
+                starts_there[run.start : run.stop + 1] - starts_there[run.start],
+            )
+            for run in absorbed
+        ]
 
     def _decodes(self, batch: Batch) -> int:
         many = batch.query_lengths > MAX_DECODE_QUERIES
@@ -307,7 +330,19 @@ class TritonAttentionStep(AttentionStep):
         if count:
             absorbed = products.absorbed(queries[:count])
             output[:count] = products.values(_attend_latents(pool, attention, absorbed, step.decodes, None))
-        attend_expanded(pool, queries[count:], chunks.expanded, attention, products, output[count:])
+        queries, rest = queries[count:], output[count:]
+        for run in chunks.absorbed:
+            attended = latent_prefill_attention(
+                products.absorbed(queries[run.rows]),
+                pool,
+                run.tables.blocks,
+                run.query_start,
+                run.tables.kv_lengths,
+                latent=attention.latent_rank,
+                scale=attention.scale,
+            )
+            rest[run.rows] = products.values(attended)
+        attend_expanded(pool, queries, chunks.expanded, attention, products, rest)
         return output
 
 

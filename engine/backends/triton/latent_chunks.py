@@ -7,7 +7,7 @@ products and one launch. The host knows all sizes: it plans a step once for all 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import numpy as np
 import torch
@@ -43,18 +43,30 @@ class ExpandedChunks:
     longest: int  # keys of one chunk
 
 
-def all_expand(attention: LatentAttention, works: Sequence[ChunkSizes]) -> bool:
-    """Returns whether the expanded form is better for all chunks of a step."""
-    return all(queries >= MIN_EXPANDED_QUERIES and expands(attention, queries, keys) for queries, keys in works)
+def runs_by_form(attention: LatentAttention, works: Sequence[ChunkSizes]) -> tuple[list[slice], list[slice]]:
+    """Cuts the chunks of a step into runs for which one form is better: expanded ones, and absorbed ones."""
+    forms = [queries >= MIN_EXPANDED_QUERIES and expands(attention, queries, keys) for queries, keys in works]
+    runs: tuple[list[slice], list[slice]] = [], []
+    begin = 0
+    for form, same in groupby(forms):
+        end = begin + len(list(same))
+        runs[not form].append(slice(begin, end))
+        begin = end
+    return runs
 
 
 def plan_expanded(
-    attention: LatentAttention, works: Sequence[ChunkSizes], block_tables: Tensor, block: int, dtype: torch.dtype
+    attention: LatentAttention,
+    works: Sequence[ChunkSizes],
+    runs: Sequence[slice],
+    block_tables: Tensor,
+    block: int,
+    dtype: torch.dtype,
 ) -> list[ExpandedChunks]:
-    """Divides the chunks of a step, whose `block_tables` are `[chunks, width]`, by what fits into memory together."""
+    """Divides `runs` of a step's chunks, whose `block_tables` are `[chunks, width]`, by what fits into memory."""
     blocks = [tile_count(keys, block) for _, keys in works]
     of_block = block * _key_bytes(attention, dtype) * attention.heads
-    spans = list(_spans(blocks, MAX_EXPANDED_BYTES // of_block))
+    spans = [span for run in runs for span in _spans(blocks, run, MAX_EXPANDED_BYTES // of_block)]
     columns = []
     for own in spans:
         queries, keys = zip(*works[own], strict=True)
@@ -126,12 +138,12 @@ def _key_bytes(attention: LatentAttention, dtype: torch.dtype) -> int:
     return dtype.itemsize * (attention.nope_dim + attention.value_dim)
 
 
-def _spans(blocks: Sequence[int], most: int) -> Iterator[slice]:
-    """Cuts sequences, given their numbers of blocks, into runs of up to `most` blocks, or of a single sequence."""
-    begin, taken = 0, 0
-    for work, count in enumerate(blocks):
+def _spans(blocks: Sequence[int], run: slice, most: int) -> Iterator[slice]:
+    """Cuts a run of sequences, given all numbers of blocks, into spans of up to `most` blocks, or of one sequence."""
+    begin, taken = run.start, 0
+    for work, count in enumerate(blocks[run], run.start):
         if work > begin and taken + count > most:
             yield slice(begin, work)
             begin, taken = work, 0
         taken += count
-    yield slice(begin, len(blocks))
+    yield slice(begin, run.stop)

@@ -95,7 +95,7 @@ class MixedGraphs:
             decodes = DecodeSequences(
                 SequenceTables(of_decodes, lengths), splits.get(group), rows, MultiQuery(firsts, counts, inputs.each)
             )
-            chunks = PrefillChunks(SequenceTables(of_chunks, chunk_lengths), starts, rows, (), first_row=0)
+            chunks = PrefillChunks(SequenceTables(of_chunks, chunk_lengths), starts, rows, (), (), first_row=0)
             steps.append(KVGroupStep(inputs.field(SLOT + group, rows), decodes, chunks))
         sampled = min(inputs.decodes * inputs.each + MAX_CHUNKS, rows)
         wanted = inputs.field(LOGIT_ROW, sampled)

@@ -1,6 +1,7 @@
 """Chunks of latent attention with built keys and values: prompts and later chunks in one step, in several groups."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from engine.model.batch import build_batch
 from engine.model.config import LatentAttention
 from engine.model.rope import Rope
 from engine.plan import StepPlan, Work
+from kernels.attention.expanded_attention import ExpandedKV, expanded_attention
 
 pytestmark = pytest.mark.interpreted
 CPU = torch.device("cpu")
@@ -25,13 +27,40 @@ ATTENTION = LatentAttention(
 )
 BLOCK_BYTES = BLOCK * 3 * (24 + 16) * 4
 """Keys and values of a block, for all heads, in fp32."""
+Stored = tuple[int, int]
+"""Stored and new tokens of a work."""
 WORKS = [(30, 1), (0, 70), (45, 66), (9, 64)]
-"""Stored and new tokens: a decode, a prompt, and two chunks behind a prefix, of which no length is a multiple of 8."""
+"""A decode, a prompt, and two chunks behind a prefix, of which no length is a multiple of 8."""
 
 
-def attended(attention: TritonAttention | ReferenceAttention, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+class Launch(NamedTuple):
+    chunks: int
+    queries: int
+    heads: int
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Returns the launches of the expanded form, as they come."""
+    found: list[Launch] = []
+
+    def watched(queries: Tensor, kv: ExpandedKV, *args: Any, **named: Any) -> Tensor:
+        found.append(Launch(len(kv.lengths), *queries.shape[:2]))
+        return expanded_attention(queries, kv, *args, **named)
+
+    monkeypatch.setattr(latent_chunks, "expanded_attention", watched)
+    return found
+
+
+def attended(
+    attention: TritonAttention | ReferenceAttention,
+    given: Sequence[Stored],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
     works, first = [], 1
-    for number, (start, count) in enumerate(WORKS):
+    for number, (start, count) in enumerate(given):
         end = first + blocks_for(start + count, BLOCK)
         works.append(Work(number, start, [0] * count, (list(range(first, end))[::-1],), Sampling(seed=0)))
         first = end
@@ -45,24 +74,40 @@ def attended(attention: TritonAttention | ReferenceAttention, queries: Tensor, k
     ids=["together", "in two groups", "a head of a chunk at a time"],
 )
 def test_chunks_equal_the_reference_backends(
-    most_bytes: int, launches: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    most_bytes: int, launches: list[tuple[int, int]], seen: list[Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In as many launches as memory asks for: each has so many chunks, and so many heads."""
     monkeypatch.setattr(latent_chunks, "MAX_EXPANDED_BYTES", most_bytes)
-    seen, launch = [], latent_chunks.expanded_attention
+    compare(WORKS)
+    assert [(each.chunks, each.heads) for each in seen] == launches
 
-    def watched(queries: Tensor, kv: latent_chunks.ExpandedKV, *args: Any, **named: Any) -> Tensor:
-        seen.append((len(kv.lengths), queries.shape[1]))
-        return launch(queries, kv, *args, **named)
 
-    monkeypatch.setattr(latent_chunks, "expanded_attention", watched)
+@pytest.mark.parametrize(
+    ("works", "launches"),
+    [
+        ([(0, 70), (3, 20), (5, 18), (9, 64)], [(1, 70), (1, 64)]),
+        ([(30, 1), (200, 40), (0, 70), (9, 64), (0, 33)], [(2, 134)]),
+        ([(3, 20), (5, 18)], []),
+    ],
+    ids=["between two prompts", "before and behind, with a decode", "all"],
+)
+def test_short_chunks_are_absorbed_alone(
+    works: list[Stored], launches: list[tuple[int, int]], seen: list[Launch]
+) -> None:
+    """Each launch of the expanded form has so many chunks, and so many queries."""
+    compare(works)
+    assert [(each.chunks, each.queries) for each in seen] == launches
+
+
+def compare(works: Sequence[Stored]) -> None:
+    """Attends to random vectors as the reference backend does."""
     torch.manual_seed(0)
-    blocks = 1 + sum(blocks_for(start + count, BLOCK) for start, count in WORKS)
+    blocks = 1 + sum(blocks_for(start + count, BLOCK) for start, count in works)
     layer = torch.randn(blocks, 1, BLOCK, ATTENTION.latent_rank + ATTENTION.rope_dim)
     keys, values = (torch.randn(3, width, 40) / 40**0.5 for width in (ATTENTION.nope_dim, ATTENTION.value_dim))
-    queries = torch.randn(sum(count for _, count in WORKS), 3, ATTENTION.nope_dim + ATTENTION.rope_dim)
+    queries = torch.randn(sum(count for _, count in works), 3, ATTENTION.nope_dim + ATTENTION.rope_dim)
     expected, found = (
-        attended(make([layer], [ATTENTION]), queries, keys, values) for make in (ReferenceAttention, TritonAttention)
+        attended(make([layer], [ATTENTION]), works, queries, keys, values)
+        for make in (ReferenceAttention, TritonAttention)
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
-    assert seen == launches

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.routers import split_router, split_routers
-from engine.model.elementwise import Elementwise
 
 TOKENS, EXPERTS, HIDDEN = 5, 12, 300
 ROUNDED = 2.0**-23
@@ -38,7 +37,7 @@ def test_logits_are_as_exact_as_in_fp32(
     bias = torch.randn(EXPERTS) if biased else None
     split = split_router(router, computed)
     assert (None if split is None else split.parts) == parts
-    between: Elementwise[None] = TritonElementwise({}, 1e-5, split_routers([router], computed))  # type: ignore[assignment]
+    between = TritonElementwise({}, 1e-5, split_routers([router], computed))
     logits = between.router_logits(x, router, bias)
     exact, terms = x.double() @ router.double().T, x.double().abs() @ router.double().abs().T
     if bias is not None:
