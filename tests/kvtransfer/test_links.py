@@ -150,7 +150,8 @@ async def test_a_full_queue_of_rings_is_tried_once_more(drained: bool, taken: Tr
             rings._loop.add_reader(rings._socket, rings.receive)
         await both.unpinned(0)
         assert both.of(Closed)[0].outcome == "accepted" and both.equal(0)
-        assert link.channel is not None and link.channel.transport == taken
+        channel = both.outbound._links[DECODE].channel
+        assert channel is not None and channel.transport == taken
 
 
 async def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> None:
