@@ -136,11 +136,10 @@ static void multiply_pairs(
 #endif
     for (long row = 0; row < rows; row += TILE_ROWS)
         for (long c = 0, step; c < columns; c += step) {
-            const uint16_t *own_a = a + row * a_stride;
-            float *own_sums = sums + row * sums_stride + c;
+            float *to = sums + row * sums_stride + c;
             step = columns - c >= 4 * LANES ? 4 * LANES : LANES;
-#define FOUR(ROWS) multiply_vectors(ROWS, 4, depth, own_a, a_stride, b + c, b_stride, own_sums, sums_stride)
-#define ONE(ROWS) multiply_vectors(ROWS, 1, depth, own_a, a_stride, b + c, b_stride, own_sums, sums_stride)
+#define FOUR(ROWS) multiply_vectors(ROWS, 4, depth, a + row * a_stride, a_stride, b + c, b_stride, to, sums_stride)
+#define ONE(ROWS) multiply_vectors(ROWS, 1, depth, a + row * a_stride, a_stride, b + c, b_stride, to, sums_stride)
             if (step > LANES)
                 FOR_ROWS(rows - row, FOUR)
             else

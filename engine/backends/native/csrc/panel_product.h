@@ -136,17 +136,15 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
 static void multiply_in_bf16(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
-    const long inputs = layer->inputs, input_bytes = PANEL * weight_bytes(layer->weights);
-    const long step = BF16_DEPTH_BLOCK, rows = part->end - part->first;
+    const long inputs = layer->inputs, step = BF16_DEPTH_BLOCK, rows = part->end - part->first;
     for (long begin = 0; begin < inputs; begin += step) {
         const long depth = least(inputs - begin, step), rest = depth % DEPTH_UNIT, whole = depth - rest;
-        const char *block = part->panel + begin * input_bytes;
-        const uint16_t *words = (const uint16_t *)block;
-        const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT)), block_bytes = depth * input_bytes;
-        own->beside.next = begin + step < inputs ? block + step * input_bytes : own->after;
-        own->beside.bytes = !own->beside.next ? 0 : rounded_up(block_bytes / steps, 64);
-        for (long row = 0; row < rows; row += STRIP) {
-            const long count = least(rows - row, STRIP);
+        const uint16_t *words = (const uint16_t *)part->panel + begin * PANEL;
+        const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT));
+        own->beside.next = begin + step < inputs ? (const char *)(words + step * PANEL) : own->after;
+        own->beside.bytes = !own->beside.next ? 0 : rounded_up(depth * PANEL * 2 / steps, 64);
+        for (long row = 0, count; row < rows; row += count) {
+            count = strip_of(rows - row);
             const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
             float *sums = own->sums + (inputs <= step ? own->side * STRIP : row) * PANEL;
             if (whole)

@@ -139,6 +139,12 @@ static void add_high_strip(
 
 #endif
 
+/* Rows of a block's next strip. One to three rows alone would wait for the panel: 7 to 9 rows are two halves. */
+INLINE long strip_of(long rows)
+{
+    return least(rows, STRIP == TILE_ROWS && rows > STRIP && rows <= STRIP + 3 ? (rows + 1) / 2 : STRIP);
+}
+
 /* Steps of the depth that a block of rows takes, in all its strips together. */
 INLINE long steps_of(long rows, long depth)
 {
