@@ -136,7 +136,7 @@ def test_who_decides_about_activations(
 
 
 def test_a_product_is_quantized_if_all_of_its_experts_were_made_for_it() -> None:
-    tensors = [expert(for_bytes, for_bytes, for_bytes), expert(for_bytes, to_fp8, for_bytes)]
+    tensors = [expert(for_bytes, to_fp8, for_bytes), expert(for_bytes, for_bytes, for_bytes)]
     experts = TritonLinears(DEVICE, FP16).experts(structs.replace(MLP, experts=2), HIDDEN, tensors)
     assert isinstance(experts._gate_up, PackedExpert) and isinstance(experts._down, PackedExpert)
     assert experts._gate_up.form is None and experts._down.form is not None
