@@ -33,7 +33,8 @@ def load_dense(
     Raises `ModelError` if a tensor is missing or has another shape.
     """
     hidden, width, scale = config.hidden_size, mlp.intermediate, config.residual_scale
+    own = make.group.shard.part(width)
     return DenseWeights(
-        gate_up=make.linear(gate_up, [width] * 2, hidden, mlp.bias, adaptable=adaptable),
-        down=make.linear([down], [hidden], width, mlp.bias, scale=scale, adaptable=adaptable),
+        gate_up=make.linear(gate_up, [width] * 2, hidden, mlp.bias, adaptable=adaptable, held=[own, own]),
+        down=make.summed(down, hidden, width, width, mlp.bias, scale=scale, adaptable=adaptable),
     )

@@ -23,6 +23,7 @@ from engine.model.config import LatentAttention, ModelConfig
 from engine.model.families.family import LayerNames
 from engine.model.linear import AnyLinear, LatentProducts, LinearFactory
 from engine.model.rope import halves_order
+from engine.parallel.shard import times
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +56,29 @@ def load_latent(
     first = rank or queries
     query_name = names.query_down if rank else names.query
     order, query_order = _orders(attention)
+    own_heads = make.group.shard.part(attention.heads)
+    own_queries, every = (
+        times(own_heads, attention.nope_dim + attention.rope_dim),
+        slice(0, latent + attention.rope_dim),
+    )
     return LatentWeights(
         down=make.linear(
-            [query_name, names.latent_down], [first, latent + attention.rope_dim], hidden, attention.bias, order=order
+            [query_name, names.latent_down],
+            [first, latent + attention.rope_dim],
+            hidden,
+            attention.bias,
+            order=order,
+            held=[slice(0, rank) if rank else own_queries, every],
         ),
         query_norm=make.norm(names.query_down_norm, rank) if rank else None,
-        query=make.linear([names.query_up], [queries], rank, order=query_order) if rank else None,
+        query=make.linear([names.query_up], [queries], rank, order=query_order, held=[own_queries]) if rank else None,
         norm=make.norm(names.latent_norm, latent),
         products=make.latent(names.latent_up, attention),
-        output=make.linear(
-            [names.attention_output],
-            [hidden],
+        output=make.summed(
+            names.attention_output,
+            hidden,
             attention.heads * attention.value_dim,
+            attention.heads,
             attention.bias,
             scale=config.residual_scale,
         ),

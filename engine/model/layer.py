@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
+from engine.model.cut import cut_layer
 from engine.model.dense import DenseWeights, load_dense
 from engine.model.experts import ExpertsWeights, load_experts
 from engine.model.families.family import LayerNames
 from engine.model.latent import LatentWeights, load_latent
 from engine.model.linear import AnyLinear, LinearFactory
 from engine.model.rope import halves_order
+from engine.parallel.shard import times
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def load_layer(
         return None if name is None else make.norm(name, config.hidden_size, config.norm_offset)
 
     return LayerWeights(
-        config=layer,
+        config=cut_layer(layer, make.group.shard),
         attention_norm=norm(names.attention_norm),
         attention=_attention(config, layer.attention, make, names),
         attention_post_norm=norm(names.attention_post_norm),
@@ -91,8 +93,9 @@ def _attention(
 def _heads(
     config: ModelConfig, attention: HeadAttention, make: LinearFactory[AnyLinear], names: LayerNames
 ) -> HeadWeights[AnyLinear]:
-    hidden, dim = config.hidden_size, attention.head_dim
+    hidden, dim, shard = config.hidden_size, attention.head_dim, make.group.shard
     queries, keys = attention.heads * dim, attention.kv_heads * dim
+    own_heads, own_kv_heads = shard.part(attention.heads), shard.kv_heads(attention.kv_heads)
     return HeadWeights(
         query_key_value=make.linear(
             names.query_key_value,
@@ -101,17 +104,19 @@ def _heads(
             attention.bias,
             order=_output_order(attention),
             adaptable=True,
+            held=[times(own_heads, dim), times(own_kv_heads, dim), times(own_kv_heads, dim)],
         ),
         query_key_norm=_head_norms(config, attention, make, names) if attention.norm != "none" else None,
-        output=make.linear(
-            [names.attention_output],
-            [hidden],
+        output=make.summed(
+            names.attention_output,
+            hidden,
             queries,
+            attention.heads,
             attention.output_bias,
             scale=config.residual_scale,
             adaptable=True,
         ),
-        sinks=make.tensor(names.sinks, (attention.heads,)).float() if attention.sinks else None,
+        sinks=make.tensor(names.sinks, (attention.heads,))[own_heads].float() if attention.sinks else None,
     )
 
 
@@ -129,8 +134,12 @@ def _head_norms(
 ) -> Tensor:
     """Loads one weight for each head, `[heads + kv_heads, head_dim]`: one operator norms queries and keys."""
     weights = []
-    for name, heads in ((names.query_norm, attention.heads), (names.key_norm, attention.kv_heads)):
+    shard = make.group.shard
+    own = shard.part(attention.heads), shard.kv_heads(attention.kv_heads)
+    for name, heads, held in zip(
+        (names.query_norm, names.key_norm), (attention.heads, attention.kv_heads), own, strict=True
+    ):
         once = 1 if attention.norm == "head" else heads
         weight = make.norm(name, once * attention.head_dim, config.norm_offset)
-        weights.append(weight.view(once, attention.head_dim).expand(heads, -1))
+        weights.append(weight.view(once, attention.head_dim).expand(heads, -1)[held])
     return torch.cat(weights)

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from contracts.kinds import Quantization
@@ -13,8 +14,16 @@ from engine.model.adapted import Adaptable, AdapterTarget, Adapting
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.quantization import of_head, quantized
-from engine.model.quantized import Form, Quantized, Weight, dequantized, rows, times, write
+from engine.model.quantized import Form, Quantized, Weight, columns, dequantized, rows, times, write
+from engine.model.ranks import PassedOver, RankEmbedding, RankExperts, SummedLinear
 from engine.model.weights import Checkpoint
+from engine.parallel.rank_group import ONE_RANK, RankGroup
+from engine.parallel.shard import length
+from engine.parallel.shard import times as stretched
+
+EVERY = slice(None)
+SCALED_BY_OUTPUT: frozenset[Quantization] = frozenset({"int8", "fp8"})
+"""Quantizations with one scale for all inputs of an output."""
 
 
 class Linear(Protocol):
@@ -33,8 +42,9 @@ class Experts(Protocol):
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """Sums `shares[t, i] * expert(chosen[t, i])(x[t])` over the experts that token t uses.
 
-        `chosen` is int32 and `shares` fp32, both `[tokens, used]`, contiguous. A token's experts differ. A row's result
-        depends on that row only.
+        `chosen` is int32 and `shares` fp32, both `[tokens, used]`, contiguous. A token's experts differ, but that the
+        number of experts stands for an expert of another rank, which is left out. A row's result depends on that row
+        only.
         """
         ...
 
@@ -107,12 +117,16 @@ class LinearFactory(Generic[AnyLinear]):
         dtype: torch.dtype,
         adapting: Adapting | None = None,
         quantization: Quantization = "none",
+        group: RankGroup = ONE_RANK,
     ) -> None:
         """Unquantized weights are quantized unless `quantization` is "none".
 
-        With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`.
+        With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`. Of a model
+        that a `group` of ranks divides, the layers of this rank's shard are made; `engine.model.cut` has the rules.
         """
+        assert adapting is None or not group.is_cut, "adapters of a model that is cut"
         self.adapting = adapting
+        self.group = group
         self.places: list[tuple[AdapterTarget, Adaptable]] = []
         self.quantized: Counter[Form] = Counter()  # values of the weights that were made, by form; numbers are in none
         self._checkpoint = checkpoint
@@ -132,21 +146,24 @@ class LinearFactory(Generic[AnyLinear]):
         order: Tensor | None = None,
         adaptable: bool = False,
         is_head: bool = False,
+        held: Sequence[slice] | None = None,
     ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one layer with concatenated outputs.
 
         A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
-        `order`, int64 `[outputs of all]`, is the index in the checkpoint of each of the layer's outputs. Raises
-        `ModelError` if a tensor is missing or has another shape.
+        `order`, int64 `[outputs of all]`, is the index in the checkpoint of each of the layer's outputs. `held` are the
+        outputs of each size that this rank holds; None: all. Raises `ModelError` if a tensor is missing or has another
+        shape.
         """
         sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
+        chosen = _outputs([size for _, size in sized], sizes, order, held if self.group.is_cut else None)
         offset = None
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
-            offset = stacked(_changed(offsets, scale, order), self._device, self._dtype)
+            offset = stacked(_changed(offsets, scale, chosen), self._device, self._dtype)
         given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
         quantization = of_head(self._quantization) if is_head else self._quantization
-        weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, order)]
+        weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
         if self.adapting is None or not adaptable:
             return self._linears.fused(weights, offset)
         linear = self._linears.fused(weights, offset, self.adapting)
@@ -155,6 +172,38 @@ class LinearFactory(Generic[AnyLinear]):
             (AdapterTarget(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed)
         )
         return linear
+
+    def summed(
+        self,
+        name: str,
+        outputs: int,
+        inputs: int,
+        units: int,
+        bias: bool = False,
+        *,
+        scale: float = 1.0,
+        adaptable: bool = False,
+    ) -> AnyLinear:
+        """Makes a layer whose inputs, `units` of equal size, are divided among the ranks.
+
+        Its products are summed over all ranks, and multiplied by `scale`. Raises `ModelError` if a tensor is missing,
+        has another shape, or cannot be cut there.
+        """
+        group = self.group
+        if not group.is_cut:
+            return self.linear([name], [outputs], inputs, bias, scale=scale, adaptable=adaptable)
+        (given,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY])
+        offset = None
+        if bias:
+            offsets = [self._checkpoint.tensor(f"{name}.bias", (outputs,))]
+            offset = stacked(_changed(offsets, scale, [EVERY]), self._device, self._dtype)
+        held = stretched(group.shard.part(units), inputs // units)
+        if isinstance(given, Tensor) and self._quantization not in SCALED_BY_OUTPUT:
+            weight = self._quantized(given[:, held], self._quantization)
+        else:  # an output's scale is that of all its inputs
+            weight = columns(self._quantized(given, self._quantization), held, name)
+        summed: Any = SummedLinear(self._linears.fused([weight], None), offset, group.collective)
+        return cast(AnyLinear, summed)
 
     def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:
         if isinstance(weight, Tensor) and quantization != "none":
@@ -175,9 +224,18 @@ class LinearFactory(Generic[AnyLinear]):
         Raises `ModelError` if it is missing or has another shape.
         """
         heads, nope, width = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
-        weight = dequantized(self._checkpoint.weight(name, (heads * width, attention.latent_rank)))
-        parts = weight.view(heads, width, attention.latent_rank)
+        held = stretched(self.group.shard.part(heads), width)
+        weight = dequantized(rows(self._checkpoint.weight(name, (heads * width, attention.latent_rank)), held))
+        parts = weight.view(-1, width, attention.latent_rank)
         return self._linears.latent(parts[:, :nope], parts[:, nope:])
+
+    def embedding(self, name: str, tokens: int, hidden: int) -> RankEmbedding:
+        """Loads this rank's part of the embeddings `[tokens, hidden]`.
+
+        Raises `ModelError` if the tensor is missing or has another shape.
+        """
+        held = self._checkpoint.tensor(name, (tokens, hidden))[self.group.shard.part(tokens)]
+        return RankEmbedding(stacked([held], self._device, self._dtype), tokens, self.group)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Loads a tensor other than a linear layer, in the model's format and on its device.
@@ -191,8 +249,14 @@ class LinearFactory(Generic[AnyLinear]):
 
         Raises `ModelError` if a tensor is missing or has another shape.
         """
-        given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(mlp.experts))
-        return self._linears.experts(mlp, hidden, (self._prepared(expert, scale) for expert in given))
+        shard = self.group.shard
+        held = shard.part(mlp.experts)
+        given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(held.start, held.stop))
+        prepared = (self._prepared(expert, scale) for expert in given)
+        experts = self._linears.experts(structs.replace(mlp, experts=length(held)), hidden, prepared)
+        for other in {*range(mlp.experts)} - {*range(held.start, held.stop)}:
+            read(PassedOver(self._checkpoint), prefix, mlp, hidden, other)
+        return RankExperts(experts, held, self.group.collective) if self.group.is_cut else experts
 
     def _prepared(self, expert: ExpertTensors, scale: float) -> ExpertTensors:
         def bias(given: Tensor | None, scale: float) -> Tensor | None:
@@ -200,7 +264,7 @@ class LinearFactory(Generic[AnyLinear]):
                 return None
             return stacked([given if scale == 1.0 else given.float() * scale], self._device, self._dtype)
 
-        (down,) = _changed([expert.down], scale, None)
+        (down,) = _changed([expert.down], scale, [EVERY])
         gate_up = tuple(self._quantized(part, self._quantization) for part in expert.gate_up)
         biases = bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale)
         return ExpertTensors(gate_up, self._quantized(down, self._quantization), *biases)
@@ -220,17 +284,32 @@ class LinearFactory(Generic[AnyLinear]):
         return self.exact(f"{name}.weight", (width,)) + offset
 
 
-def _changed(weights: Sequence[Weight], scale: float, order: Tensor | None) -> list[Weight]:
-    """Returns the parts of a layer, or their biases, multiplied by `scale`, and in another `order` of all outputs.
+def _outputs(
+    lengths: Sequence[int], sizes: Sequence[int], order: Tensor | None, held: Sequence[slice] | None
+) -> list[Tensor | slice]:
+    """Returns the outputs to take of each tensor, whose `lengths` are known, in the order of the layer's outputs.
 
-    An order moves no output from one part to another.
+    The layer's outputs are of `sizes`, of each of which `held` are kept. An order moves no output from one tensor to
+    another.
     """
-    changed = [weight if scale == 1.0 else times(weight, scale) for weight in weights]
-    if order is None:
-        return changed
-    firsts = accumulate((len(weight) for weight in weights[:-1]), initial=0)
-    orders = [own - first for own, first in zip(order.split([len(weight) for weight in weights]), firsts, strict=True)]
-    return [rows(weight, own) for weight, own in zip(changed, orders, strict=True)]
+    if order is None and held is None:
+        return [EVERY] * len(lengths)
+    if order is None and held is not None and len(lengths) == len(sizes):
+        return list(held)
+    index = torch.arange(sum(sizes)) if order is None else order
+    if held is not None:
+        kept = zip(index.split(list(sizes)), held, strict=True)
+        index = torch.cat([of_size[part] for of_size, part in kept])
+    firsts = accumulate(lengths[:-1], initial=0)
+    return [
+        index[(index >= first) & (index < first + count)] - first for first, count in zip(firsts, lengths, strict=True)
+    ]
+
+
+def _changed(weights: Sequence[Weight], scale: float, outputs: Sequence[Tensor | slice]) -> list[Weight]:
+    """Returns the chosen `outputs` of each part of a layer, or of their biases, multiplied by `scale`."""
+    chosen = [weight if own is EVERY else rows(weight, own) for weight, own in zip(weights, outputs, strict=True)]
+    return [weight if scale == 1.0 else times(weight, scale) for weight in chosen]
 
 
 def stacked(tensors: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from contracts.errors import ModelError
+
 Form = Literal["int4", "int8", "fp8"]
 MAX_VALUES_DEQUANTIZED = 1 << 20
 """Weights that are dequantized at a time."""
@@ -93,6 +95,19 @@ class Quantized:
         offsets = None if self.offsets is None else self.offsets[outputs]
         return replace(self, values=self.values[outputs], scales=self.scales[outputs], offsets=offsets)
 
+    def columns(self, inputs: slice) -> "Quantized":
+        """Returns a range of the inputs, which must cut no group. Raises `ValueError` if it does, or with an order."""
+        begin, end = inputs.start, inputs.stop
+        if self.order is not None:
+            raise ValueError("its inputs are in another order")
+        if self.group >= self.shape[1]:  # one scale for all inputs
+            return replace(self, values=self.values[:, inputs])
+        if begin % self.group or (end % self.group and end < self.shape[1]):
+            raise ValueError(f"a range of {end - begin} inputs cuts groups of {self.group}")
+        groups = slice(begin // self.group, -(-end // self.group))
+        offsets = None if self.offsets is None else self.offsets[:, groups]
+        return replace(self, values=self.values[:, inputs], scales=self.scales[:, groups], offsets=offsets)
+
 
 Weight = Tensor | Quantized
 """A weight of a linear layer, `[out, in]`: floats of any format, or quantized."""
@@ -117,3 +132,13 @@ def times(weight: Weight, factor: float) -> Weight:
 
 def rows(weight: Weight, outputs: Tensor | slice) -> Weight:
     return weight.rows(outputs) if isinstance(weight, Quantized) else weight[outputs]
+
+
+def columns(weight: Weight, inputs: slice, name: str) -> Weight:
+    """Returns a range of the inputs of the layer `name`. Raises `ModelError` if it cuts a group of quantized inputs."""
+    if isinstance(weight, Tensor):
+        return weight[:, inputs]
+    try:
+        return weight.columns(inputs)
+    except ValueError as error:
+        raise ModelError(f"{name} cannot be divided among ranks: {error}; take fewer ranks") from None

@@ -55,7 +55,8 @@ class Transformer(Generic[Step]):
         """
         self._config = config
         self._adapting = make.adapting
-        self._embedding = make.tensor(f"{names.embedding}.weight", (config.vocab_size, config.hidden_size))
+        self._group = make.group
+        self._embedding = make.embedding(f"{names.embedding}.weight", config.vocab_size, config.hidden_size)
         layers = []
         for index in range(len(config.layers)):
             progress("loading weights", 100.0 * index / (len(config.layers) + 1))
@@ -63,11 +64,17 @@ class Transformer(Generic[Step]):
         norm = make.norm(names.norm, config.hidden_size, config.norm_offset)
         self._head: Linear
         if config.tied_head:
-            self._head = make.head_of(self._embedding)
+            self._head = make.head_of(self._embedding.weight)
         else:
-            self._head = make.linear([names.head], [config.vocab_size], config.hidden_size, is_head=True)
+            held = [make.group.shard.part(config.vocab_size)]
+            self._head = make.linear([names.head], [config.vocab_size], config.hidden_size, is_head=True, held=held)
         self._layers = arrange(config, layers, norm)
-        self._held = [self._embedding, norm, *self._head.held(), *(each for layer in layers for each in layer.held())]
+        self._held = [
+            self._embedding.weight,
+            norm,
+            *self._head.held(),
+            *(each for layer in layers for each in layer.held()),
+        ]
         progress("loading weights", 100.0)
 
     def weights_bytes(self) -> int:
@@ -82,7 +89,7 @@ class Transformer(Generic[Step]):
 
     def embedded(self, token_ids: Tensor) -> Tensor:
         """Returns the embeddings `[tokens, hidden]` of `token_ids` `[tokens]`, as the first layer takes them."""
-        hidden = functional.embedding(token_ids, self._embedding)
+        hidden = self._embedding(token_ids)
         scale = self._config.embedding_scale
         if scale != 1.0:
             hidden *= torch.tensor(scale, dtype=hidden.dtype)  # is rounded first, as transformers rounds it
@@ -90,7 +97,8 @@ class Transformer(Generic[Step]):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns logits `[rows, vocab]` of hidden states from `forward`."""
-        config, logits = self._config, self._head(hidden)
+        config, group = self._config, self._group
+        logits = group.collective.gather(self._head(hidden), group.shard.lengths(config.vocab_size))
         if config.logits_scale != 1.0:
             logits *= config.logits_scale
         if config.logits_softcap:

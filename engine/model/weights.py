@@ -123,6 +123,10 @@ class Checkpoint:
             found[form] += weights * math.prod(self.shape(name))
         return found
 
+    def pass_over(self, name: str) -> None:
+        """Marks the tensors of `name`, which another rank holds, as used."""
+        self._unused -= {each for each in self._unused if each == name or each.startswith(f"{name}.")}
+
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """Raises `ModelError` if a tensor was never read: the config would leave out a part of the model.
 

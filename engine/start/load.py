@@ -18,6 +18,7 @@ from engine.model.config import TextModel
 from engine.model.formats.registry import open_checkpoint
 from engine.model.quantized import Form
 from engine.model.weights import Checkpoint
+from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.load_model import load_model
@@ -57,14 +58,17 @@ class LoadedEngine(Engine):
 
 
 def load_engine(
-    config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint] = open_checkpoint
+    config: EngineConfig,
+    progress: Progress,
+    open_weights: Callable[[Path], Checkpoint] = open_checkpoint,
+    group: RankGroup = ONE_RANK,
 ) -> LoadedEngine:
     """Loads the model, measures prompt steps, makes the KV pool and records decode steps; reports stages and percent.
 
     `open_weights` opens the tensors of the model's directory. Raises `ModelError` for a model that is missing, broken
     or not supported, `ConfigError` for settings that do not fit it or this machine, `DeviceError` if the device fails.
     """
-    loaded = load_model(config, progress, open_weights)
+    loaded = load_model(config, progress, open_weights, group)
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     proposer = load_proposer(config, loaded, progress, open_weights)

@@ -18,11 +18,13 @@ from engine.kv.spec import make_spec
 from engine.model.adapted import Adapting
 from engine.model.config import ModelConfig, computation
 from engine.model.config_files import read_json
+from engine.model.cut import cut_config, refuse_width
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES, names_of
 from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
+from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.speculation.proposers.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import refuse_impossible, refuse_large_weights
@@ -33,8 +35,15 @@ from infra.process.status import Progress
 LOG = logging.getLogger(__name__)
 
 
-def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
+def load_model(
+    config: EngineConfig,
+    progress: Progress,
+    open_weights: Callable[[Path], Checkpoint],
+    group: RankGroup = ONE_RANK,
+) -> LoadedModel:
     """Loads a model, reporting stages and percent; `open_weights` opens the tensors of its directory.
+
+    Of a model that a `group` of ranks divides, this rank's part is loaded.
 
     Raises `ModelError` for a model that is missing, broken or not supported, `ConfigError` for settings that do not fit
     it or this machine.
@@ -51,7 +60,9 @@ def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[
     progress("reading the config", 0.0)
     ours = _ours(config, directory)
     if isinstance(ours, ModelConfig):
-        return _load_ours(config, ours, directory, device, dtype, progress, open_weights)
+        return _load_ours(config, ours, directory, device, dtype, progress, open_weights, group)
+    if group.is_cut:
+        raise ConfigError("tensor_parallel", group.shard.ranks, f"transformers' own code runs on one rank: {ours}")
     if proposing(config) == "eagle":
         where = "cannot draft for a model computed by transformers' own code"
         raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
@@ -101,12 +112,15 @@ def _load_ours(
     dtype: torch.dtype,
     progress: Progress,
     open_weights: Callable[[Path], Checkpoint],
+    group: RankGroup,
 ) -> LoadedModel:
+    refuse_width(model_config, group.shard.ranks)
     head_config = _head_config(config, model_config)
     with_head = model_config
     if head_config is not None:
         with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
-    backend = choose(config, device, dtype, with_head)
+    of_rank = cut_config(with_head, group.shard)
+    backend = choose(config, device, dtype, of_rank)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
     embedding = model_config.vocab_size * model_config.hidden_size
@@ -119,7 +133,7 @@ def _load_ours(
     names = names_of(model_config)
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
-        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization)
+        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization, group)
         model: Transformer[Any] = Transformer(model_config, names, make, backend.layers, progress)
         digest_of_head, head = "", None
         if head_config is not None and config.eagle:
@@ -133,7 +147,7 @@ def _load_ours(
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    spec = make_spec(with_head, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
+    spec = make_spec(of_rank, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
     adapters = None
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
@@ -141,7 +155,7 @@ def _load_ours(
     return LoadedModel(
         backend,
         model,
-        with_head,
+        of_rank,
         spec,
         parameters.total(),
         adapters=adapters,

@@ -20,8 +20,9 @@ class ReferenceExperts:
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         used, total = chosen.shape[1], torch.zeros_like(x, dtype=torch.float32)
         order = chosen.flatten().sort(stable=True).indices
-        counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
-        for (gate_up, down), places in zip(self._experts, order.split(counts), strict=True):
+        counts = chosen.flatten().bincount(minlength=len(self._experts) + 1).tolist()
+        *by_expert, _ = order.split(counts)  # the last pairs are of other ranks' experts
+        for (gate_up, down), places in zip(self._experts, by_expert, strict=True):
             if len(places):
                 rows = places // used
                 given = down(gated(gate_up(x[rows]), self._activation))

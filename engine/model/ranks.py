@@ -1,0 +1,88 @@
+"""Layers of which each rank of a tensor-parallel group holds a part, and whose results are summed over the ranks."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.parallel.rank_group import Collective, RankGroup
+from engine.parallel.shard import length
+
+if TYPE_CHECKING:
+    from engine.model.linear import Experts, Linear
+    from engine.model.weights import Checkpoint
+
+
+class SummedLinear:
+    """A linear layer whose inputs are divided among the ranks: x is this rank's part, y is whole on every rank."""
+
+    def __init__(self, own: "Linear", bias: Tensor | None, collective: Collective) -> None:
+        self._own = own
+        self._bias = bias
+        self._collective = collective
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self._collective.sum(self._own(x))
+        return y if self._bias is None else y + self._bias
+
+    def held(self) -> list[Tensor]:
+        return self._own.held() if self._bias is None else [*self._own.held(), self._bias]
+
+
+class RankExperts:
+    """Experts of which each rank holds some; a token's sum is over the experts of all ranks."""
+
+    def __init__(self, own: "Experts", experts: slice, collective: Collective) -> None:
+        """`experts` are the numbers of this rank's `own` among all."""
+        self._own = own
+        self._first, self._count = experts.start, length(experts)
+        self._collective = collective
+
+    def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        local = chosen - self._first
+        is_own = (local >= 0) & (local < self._count)
+        return self._collective.sum(self._own(x, torch.where(is_own, local, self._count).to(chosen.dtype), shares))
+
+    def held(self) -> list[Tensor]:
+        return self._own.held()
+
+
+class PassedOver:
+    """Stands for a checkpoint while another rank's expert is read: its tensors count as used, and have no numbers."""
+
+    def __init__(self, checkpoint: "Checkpoint") -> None:
+        self._checkpoint = checkpoint
+
+    def holds(self, name: str) -> bool:
+        return self._checkpoint.holds(name)
+
+    def weight(self, name: str, shape: tuple[int, int]) -> Tensor:
+        return self.tensor(name, shape)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        self._checkpoint.pass_over(name)
+        return torch.empty(shape, device="meta")
+
+    def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
+        dtype = torch.uint8 if packed else torch.float32
+        return torch.empty(shape[1:], device="meta", dtype=dtype)  # of a tensor that has this rank's experts, too
+
+
+class RankEmbedding:
+    """The embeddings of a vocabulary that is divided among the ranks."""
+
+    def __init__(self, weight: Tensor, vocabulary: int, group: RankGroup) -> None:
+        """`weight` `[tokens, hidden]` has this rank's part of the `vocabulary`."""
+        self.weight = weight
+        self._group = group
+        self._first = group.shard.part(vocabulary).start
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Returns `[tokens, hidden]` of `token_ids` `[tokens]`."""
+        if not self._group.is_cut:
+            return functional.embedding(token_ids, self.weight)
+        local = token_ids - self._first
+        is_own = (local >= 0) & (local < len(self.weight))
+        found = functional.embedding(torch.where(is_own, local, 0), self.weight)
+        return self._group.collective.sum(found * is_own[:, None])
