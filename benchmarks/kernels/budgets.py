@@ -63,6 +63,7 @@ class Budget:
     narrowest_bytes: int  # of a thread's load from global memory
     rows: int = 0  # that multiply each weight of a tile; twice as many where sums of inputs are products, too
     target: float = 0.0  # of the instructions
+    product_waits: int | None = None  # for products of a warp group, which the assembler may wait for one by one
 
     def share(self, loop: Loop) -> float:
         """Returns the instructions of a weight, or of a tensor-core instruction."""
@@ -79,6 +80,8 @@ class Budget:
             yield f"{loop.shared_stores} stores to shared memory, beyond {self.shared_stores}"
         if min(loop.load_bytes, default=self.narrowest_bytes) < self.narrowest_bytes:
             yield f"a load of {min(loop.load_bytes)} bytes, narrower than {self.narrowest_bytes}"
+        if self.product_waits is not None and loop.product_waits > self.product_waits:
+            yield f"{loop.product_waits} waits for products, beyond {self.product_waits}"
         if loop.spills:
             yield f"{loop.spills} accesses to spilled registers"
 
@@ -134,6 +137,19 @@ BUDGETS = (
     # Memory brings a tile of 64 positions in some 2,200 clocks; its 32 products leave 8,800 issue slots.
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 90, 13.0, 9, 7, 4),
     Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 80, 13.0, 9, 10, 4),
+    # Of two loops the longer one masks keys that the diagonal crosses. The other one, with products beside the softmax,
+    # has 24.1.
+    Budget(
+        "prefill_attention",
+        {"tokens": 8192, "context": 8192, "heads": LLAMA, "flex": True},
+        "_attend",
+        90,
+        40.0,
+        2,
+        0,
+        4,
+        product_waits=1,
+    ),
     # Of two loops the longer one masks keys that the diagonal crosses; the other one has 24.3.
     Budget("expanded_attention", {"tokens": 8192, "part_heads": LITE}, "_attend", 90, 32.0, 2, 0, 16),
     # Operands come from shared memory: nothing but addresses and copies stands between two products.

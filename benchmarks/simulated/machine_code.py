@@ -69,6 +69,7 @@ class Loop:
     shared_loads: int
     shuffles: int
     spills: int
+    product_waits: int  # for products of a warp group
 
     def weights(self, rows: int) -> float:
         """Returns the weights of a thread in a turn, where each weight is multiplied by `rows` rows."""
@@ -134,6 +135,7 @@ def counted(body: Sequence[Instruction]) -> Loop:
         shared_loads=of("LDS", "LDSM"),
         shuffles=of("SHFL"),
         spills=of("LDL", "STL"),
+        product_waits=sum(each.opcode.startswith("WARPGROUP.DEPBAR") for each in body),
     )
 
 

@@ -30,6 +30,7 @@ from kernels.attention.attention_tiles import (
     result_of,
 )
 from kernels.attention.multi_query import hidden_in_tree
+from kernels.attention.overlapped_tiles import MIN_OVERLAPPED_TILES, attend_overlapped, overlaps
 from kernels.device import multiplies_by_groups, processors
 from kernels.launching import Launch, launched_directly, prepared
 from kernels.quantized.kv_bytes import views_of
@@ -124,7 +125,8 @@ def prefill_attention(
     assert 1 <= splits <= MAX_SPLITS
     parts, sums = parts_of(output, splits)
     memory, scales = views_of(pool)
-    attend = _launch_of(shape, config, scoring, sinks is not None, splits > 1, rows, warps)
+    overlapped = overlaps(queries.device, shape, scoring, rows, config.tiles["TILE"])
+    attend = _launch_of(shape, config, scoring, sinks is not None, splits > 1, overlapped, rows, warps)
     attend(
         (shape.kv_heads, tiles, splits),
         queries,
@@ -159,10 +161,17 @@ def _config_of(shape: HeadShape, device: torch.device) -> Config:
 
 @by_shape
 def _launch_of(
-    shape: HeadShape, config: Config, scoring: ScoreParams, sinks: bool, split: bool, rows: int, warps: int
+    shape: HeadShape,
+    config: Config,
+    scoring: ScoreParams,
+    sinks: bool,
+    split: bool,
+    overlapped: bool,
+    rows: int,
+    warps: int,
 ) -> Launch:
     options = shape.options(config, scoring, sinks=sinks, split=split)
-    return prepared(_attend, **options | {"ROWS": rows, "num_warps": warps})
+    return prepared(_attend, **options | {"OVERLAPPED": overlapped, "ROWS": rows, "num_warps": warps})
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
@@ -197,6 +206,7 @@ def _attend(
     FORMAT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SPLIT: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
@@ -243,42 +253,65 @@ def _attend(
     key_scales = scales + (head * 2 * SIDE + BLOCK * DIM) // 2
     table = block_tables + work.to(tl.int64) * table_stride
     weighted, highest, total = begin_rows(sinks, own, kept, tl.program_id(2) == 0, PADDED, SINKS)
-    whole = tl.maximum(left, start)
     # In three spans: crossed by the window's edge, visible to all queries, crossed by the diagonal.
-    for span in tl.static_range(0 if WINDOWED else 1, 3):
-        if span == 0:
-            begin_span, end_span = left, tl.minimum(start, end)
-        elif span == 1:
-            begin_span, end_span = whole, tl.minimum(common, end)
-        else:
-            begin_span, end_span = tl.maximum(whole, common), end
-        weighted, highest, total = attend_tiles(
+    whole = tl.maximum(left, start)
+    crossed = tl.maximum(whole, common)
+    if OVERLAPPED:
+        tiles = (tl.minimum(common, end) - whole) // TILE
+        tiles = tl.where(tiles < MIN_OVERLAPPED_TILES, 0, tiles)
+        crossed = whole + tiles * TILE
+        weighted, highest, total = attend_overlapped(
             loaded,
             weighted,
             highest,
             total,
-            begin_span,
-            end_span,
-            at,
-            at,
-            at,
-            window,
+            whole,
+            crossed,
             keys,
-            key_scales,
             block_stride,
             table,
             SCALE=SCALE,
             SOFTCAP=SOFTCAP,
             DIM=DIM,
             BLOCK=BLOCK,
-            FORMAT=FORMAT,
             TILE=TILE,
             STAGES=STAGES,
-            MASKED=span != 1,
-            WINDOWED=WINDOWED,
-            TREES=False,
-            TENSOR_CORES=True,
         )
+    for span in tl.static_range(0 if WINDOWED else 1, 3):
+        if span == 0:
+            begin_span, end_span = left, tl.minimum(start, end)
+        elif span == 1:
+            begin_span, end_span = whole, tl.minimum(common, end)
+        else:
+            begin_span, end_span = crossed, end
+        if span != 1 or not OVERLAPPED:
+            weighted, highest, total = attend_tiles(
+                loaded,
+                weighted,
+                highest,
+                total,
+                begin_span,
+                end_span,
+                at,
+                at,
+                at,
+                window,
+                keys,
+                key_scales,
+                block_stride,
+                table,
+                SCALE=SCALE,
+                SOFTCAP=SOFTCAP,
+                DIM=DIM,
+                BLOCK=BLOCK,
+                FORMAT=FORMAT,
+                TILE=TILE,
+                STAGES=STAGES,
+                MASKED=span != 1,
+                WINDOWED=WINDOWED,
+                TREES=False,
+                TENSOR_CORES=True,
+            )
     place = (tl.program_id(2) * tokens + token) * heads + own
     store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
 

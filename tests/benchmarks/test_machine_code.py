@@ -63,8 +63,8 @@ with compiling() as driver:
             found[f"{name} {driver.sm}"] = [dataclasses.asdict(loop) for loop in loops]
 print(json.dumps(found))
 """
-LOOP = Loop(300, 8, 8 * 16 * 8 * 16, (16, 8), 0, 2, 1, 20, 0, 0)
-BUDGET = Budget("a", {}, "b", 90, instructions=38.0, barriers=2, shared_stores=1, narrowest_bytes=8)
+LOOP = Loop(300, 8, 8 * 16 * 8 * 16, (16, 8), 0, 2, 1, 20, 0, 0, 1)
+BUDGET = Budget("a", {}, "b", 90, instructions=38.0, barriers=2, shared_stores=1, narrowest_bytes=8, product_waits=1)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +116,7 @@ def test_spilled_registers_are_counted_and_code_without_a_loop_has_none(loops: d
         ({"shared_stores": 2}, ["2 stores to shared memory, beyond 1"]),
         ({"load_bytes": (16, 4)}, ["a load of 4 bytes, narrower than 8"]),
         ({"load_bytes": ()}, []),
+        ({"product_waits": 16}, ["16 waits for products, beyond 1"]),
         ({"spills": 1}, ["1 accesses to spilled registers"]),
     ],
 )

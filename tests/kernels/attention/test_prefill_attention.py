@@ -1,17 +1,22 @@
 """Prefill attention is softmax(q k^T / sqrt(dim)) v for ragged works, and reads only what is stored."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
+from kernels.attention.attention_tiles import PLAIN_SCORES, HeadShape, ScoreParams
+from kernels.attention.overlapped_tiles import overlaps
 from kernels.attention.prefill_attention import prefill_attention, reference
+from kernels.device import assumed
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
+OVERLAPPED = Config({"ROWS": 128, "TILE": 16}, warps=8, stages=2)
 RAGGED = [(5, 5), (1, 37), (33, 70), (0, 9), (3, 0), (17, 17)]
 """A prompt, one token, a later chunk, no token, a null sequence with three padded queries, and one past a tile."""
 
@@ -87,6 +92,46 @@ def test_what_the_device_would_run(dtype: torch.dtype, device: torch.device) -> 
     problem = paged_problem([(40, 150)], dtype, device)
     check(problem, config=None)
     check(problem, window=70, config=None)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "sinks", "splits"),
+    [(PLAIN_SCORES, None, 1), (ScoreParams(window=512), None, 1), (ScoreParams(scale=0.5, softcap=2.0), SINKS[:4], 3)],
+)
+@pytest.mark.parametrize(("dim", "block"), [(128, 16), (80, 24)])
+def test_products_beside_a_softmax(
+    dim: int, block: int, scoring: ScoreParams, sinks: list[float] | None, splits: int, device: torch.device
+) -> None:
+    """Hopper's loop over tiles that all queries see: many of them, a few, which it leaves out, and none."""
+    problem = paged_problem(
+        [(70, 700), (4, 90), (70, 70), (9, 66)], torch.float16, device, heads=4, dim=dim, block=block
+    )
+    more = None if sinks is None else torch.tensor(sinks, device=device)
+    assert_attends(attend(problem, scoring, more, splits, OVERLAPPED), problem, reference, scoring, more)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"capability": (8, 0)}, False),
+        ({"capability": (12, 0)}, False),
+        ({"dim": 64}, False),
+        ({"dim": 192}, False),
+        ({"dtype": torch.float32}, False),
+        ({"window": 128}, False),
+        ({"ROWS": 64}, False),
+        ({"kv_format": 1}, False),
+    ],
+)
+def test_where_products_are_beside_a_softmax(change: dict[str, Any], expected: bool) -> None:
+    given: dict[str, Any] = (
+        dict(dim=128, dtype=torch.bfloat16, window=0, kv_format=0, capability=(9, 0), ROWS=128) | change
+    )
+    shape = HeadShape(given["dtype"], 8, 4, given["dim"], 16, given["kv_format"])
+    with assumed(*given["capability"]):
+        found = overlaps(torch.device("meta"), shape, ScoreParams(window=given["window"]), given["ROWS"], 64)
+    assert found == expected
 
 
 def test_more_works_than_are_searched_at_once(device: torch.device) -> None:
