@@ -26,13 +26,13 @@ INT4, AWQ, MXFP4, INT8, FP8, FP8_BLOCKS = (
 )
 GPT_OSS, QWEN_MOE = (value_of("layer", name) for name in ("gpt-oss-20b", "Qwen3-30B-A3B"))
 MIXTRAL, DEEPSEEK = (value_of("layer", name) for name in ("Mixtral-8x7B", "DeepSeek-V3"))
-LITE = value_of("part_heads", "DeepSeek-V2-Lite")
+LITE_HEADS = value_of("part_heads", "DeepSeek-V2-Lite")
 LLAMA, GATE_UP = value_of("heads", "Llama-3.1-8B"), value_of("sizes", "gate and up")
 ISSUE_SHARE = 0.8
 MIN_TILE_ROWS = 16
 
 
-RATES = {80: GPU_RATES["A100"], 89: GPU_RATES["RTX 4090"], 90: GPU_RATES["H100"], 120: GPU_RATES["RTX 5090"]}
+RATES_BY_SM = {80: GPU_RATES["A100"], 89: GPU_RATES["RTX 4090"], 90: GPU_RATES["H100"], 120: GPU_RATES["RTX 5090"]}
 
 
 def affordable(sm: int, weight_bytes: float) -> float:
@@ -40,7 +40,7 @@ def affordable(sm: int, weight_bytes: float) -> float:
 
     Example: int4 in groups of 32 with scales of 16 bits, 0.5625 bytes, on an H100: 5.2.
     """
-    return RATES[sm].issue * WARP_THREADS * weight_bytes / RATES[sm].read
+    return RATES_BY_SM[sm].issue * WARP_THREADS * weight_bytes / RATES_BY_SM[sm].read
 
 
 def bytes_of(groups: Groups) -> float:
@@ -151,7 +151,7 @@ BUDGETS = (
         product_waits=1,
     ),
     # Of two loops the longer one masks keys that the diagonal crosses; the other one has 24.3.
-    Budget("expanded_attention", {"tokens": 8192, "part_heads": LITE}, "_attend", 90, 32.0, 2, 0, 16),
+    Budget("expanded_attention", {"tokens": 8192, "part_heads": LITE_HEADS}, "_attend", 90, 32.0, 2, 0, 16),
     # Operands come from shared memory: nothing but addresses and copies stands between two products.
     Budget("experts_prefill", {"tokens": 8192, "layer": QWEN_MOE}, "_multiply", 90, 13.0, 2, 0, 16),
     *(

@@ -12,7 +12,7 @@ from engine.plan import StepPlan, StepResult, Work
 from engine.speculation.proposers.draft import RECORDED_TOKENS, DraftModel, DraftProposer
 from engine.speculation.proposers.pending_drafts import DeviceDrafts
 
-TOKEN = 7
+DRAFTED_TOKEN = 7
 """All tokens of all texts: what is drafted is right, so each text lacks KV of two tokens, the most that is usual."""
 GREEDY = Sampling(seed=0, temperature=0.0)
 
@@ -31,14 +31,14 @@ class WeightlessDraft:
         vocab = engine.model_config.vocab_size
         self._recorded = DraftProposer(draft, vocab, guesses, UNBOUNDED_TOKENS)
         self._unrecorded = DraftProposer(replace(draft, steps=None), vocab, guesses, UNBOUNDED_TOKENS)
-        self._came = [TOKEN] * (guesses + 1)
+        self._came = [DRAFTED_TOKEN] * (guesses + 1)
         tables = [list(range(1 + row * blocks, 1 + (row + 1) * blocks)) for row in range(sequences)]
         self._works = [
-            Work(row, 0, [], (table,), GREEDY, tokens=[TOKEN] * text, propose=guesses)
+            Work(row, 0, [], (table,), GREEDY, tokens=[DRAFTED_TOKEN] * text, propose=guesses)
             for row, table in enumerate(tables)
         ]
         known: Any = DeviceDrafts
-        known.known = lambda drafts: [TOKEN] * len(drafts.tokens)
+        known.known = lambda drafts: [DRAFTED_TOKEN] * len(drafts.tokens)
 
     def propose(self, *, recorded: bool) -> None:
         proposer = self._recorded if recorded else self._unrecorded

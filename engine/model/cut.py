@@ -39,7 +39,7 @@ def cut_config(config: ModelConfig, shard: Shard) -> ModelConfig:
 
 
 def refuse_width(config: ModelConfig, ranks: int) -> None:
-    """Raises `ConfigError` with the widths that fit if the model cannot be cut among so many ranks."""
+    """Raises `ConfigError`, with the widths that fit, if the model cannot be cut among this number of ranks."""
     why = _why_not(config, ranks)
     if why:
         fit = ", ".join(str(width) for width in WIDTHS if not _why_not(config, width))

@@ -1,4 +1,4 @@
-"""The order in which ranks' results are added: in one tree, neighbours first, so that it depends on nobody's haste.
+"""The order in which ranks' results are added: in one tree, neighbours first, whichever rank finishes first.
 
 ((r0 + r1) + (r2 + r3)) + ((r4 + r5) + (r6 + r7))
 """

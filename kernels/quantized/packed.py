@@ -173,7 +173,7 @@ def in_run(kind: CodeKind) -> int:
 
 
 def _codes(values: Tensor, kind: CodeKind) -> Tensor:
-    """Returns codes `[runs, out, 32]`; those of padding inputs do not matter, as x is 0 there."""
+    """Returns codes `[runs, out, 32]`; codes of padding inputs do not matter, as x is 0 there."""
     outputs, inputs = values.shape
     runs = tile_count(inputs, in_run(kind))
     codes = functional.pad(values.view(torch.uint8), (0, runs * in_run(kind) - inputs))

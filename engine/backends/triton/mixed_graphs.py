@@ -81,7 +81,7 @@ class MixedGraphs:
         return self._replays[rows, adapters is not None]()[:sampled]
 
     def step(self, rows: int, adapted: bool = False) -> Tensor:
-        """Computes hidden states `[logit rows, hidden]`; rows behind those of the works are arbitrary."""
+        """Computes hidden states `[logit rows, hidden]`; rows behind the works' rows are arbitrary."""
         inputs, attention = self._inputs, self._attention
         lengths, firsts, counts = inputs.of_decodes()
         starts, chunk_lengths = inputs.of_chunks()

@@ -49,7 +49,7 @@ class DraftedTokens(Sequence[int]):
     """The draft tokens of one sequence. Reading them waits for the device; their number is known."""
 
     def __init__(self, drafts: DeviceDrafts, places: Sequence[int]) -> None:
-        """`places` are those of the sequence's draft tokens among `drafts`."""
+        """`places` are the indices of the sequence's draft tokens in `drafts`."""
         self.drafts = drafts
         self.places = places
 
@@ -84,7 +84,7 @@ class PendingDrafts:
         return Proposal([PENDING_DRAFT] * len(drafted))
 
     def of(self, plan: StepPlan) -> tuple[StepPlan, Mapping[int, DraftedTokens]]:
-        """Returns a plan to launch and its pending draft tokens by sequence; 0 replaces those that are forgotten."""
+        """Returns a plan to launch and its pending draft tokens by sequence; 0 replaces forgotten draft tokens."""
         found: dict[int, DraftedTokens] = {}
         forgotten = False
         for work in plan.works:
