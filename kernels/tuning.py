@@ -44,7 +44,7 @@ def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Con
 
 @contextmanager
 def asked() -> Iterator[list[tuple[str, str]]]:
-    """Records the kernels and shapes that `tuned` is asked for while the context is open, a prepared launch's shape once only."""
+    """Records kernels and shapes that `tuned` is asked for while the context is open, a prepared launch only once."""
     _watching.append([])
     forget_shapes()  # else shapes that are prepared already would not ask
     try:

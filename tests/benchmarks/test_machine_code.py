@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kernels.budgets import BUDGETS, RATES, Budget, affordable
+from benchmarks.kernels.budgets import BUDGETS, RATES_BY_SM, Budget, affordable
 from benchmarks.kernels.rows import KERNELS
 from benchmarks.simulated.machine_code import Loop
 from tests.benchmarks.test_compile_kernels import compiled_by, run
@@ -134,7 +134,7 @@ def test_every_budget_has_a_row_of_the_table() -> None:
     for budget in BUDGETS:
         shapes = [shape for size in ("full", "compiled") for shape in KERNELS[budget.kernel].shapes(size)]
         assert budget.row in [shape.arguments for shape in shapes], budget
-        assert budget.sm in RATES
+        assert budget.sm in RATES_BY_SM
 
 
 def test_what_is_affordable_follows_from_rates() -> None:
