@@ -118,7 +118,12 @@ def test_many_tokens_are_quantized_and_few_are_not(kind: CodeKind, device: torch
 
 def test_the_default_follows_the_device_and_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(row_products, "tuned", lambda kernel, shape, device, default: asked.append(default) or SMALL)
+
+    def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Config:
+        asked.append(default)
+        return SMALL
+
+    monkeypatch.setattr(row_products, "tuned", tuned)
     for sm in ((9, 0), (8, 9)):
         with assumed(*sm):
             check("fp8", torch.device("cpu"), config=None)

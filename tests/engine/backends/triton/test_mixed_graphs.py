@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from itertools import zip_longest
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedEngine, Loa
     config = VARIANTS["llama"]()
     config.num_hidden_layers = 2
     directory = build_model(tmp_path_factory.mktemp("mixed") / "model", config)
-    sizes = {"max_sequences": 4, "max_batch_tokens": 64, "block_size": BLOCK_TOKENS}
+    sizes: dict[str, object] = {"max_sequences": 4, "max_batch_tokens": 64, "block_size": BLOCK_TOKENS}
     sizes |= {"speculation": "ngram", "speculative_tokens": 3}
     recorded = make_engine(directory, cpu_backend="triton", **sizes)
     return recorded, make_engine(directory, cpu_backend="triton", decode_graphs="off", **sizes)
@@ -48,7 +47,7 @@ class Texts:
         `guesses` are the numbers of draft tokens of the first texts, all of which are wrong.
         """
         works = []
-        for (text, count), drafts in zip_longest(added, guesses, fillvalue=0):
+        for (text, count), drafts in zip(added, [*guesses, *[0] * len(added)], strict=False):
             start, self._lengths[text] = self._lengths[text], self._lengths[text] + count
             tokens = [self._random.randrange(self._vocab) for _ in range(count + drafts)]
             used = -(-(self._lengths[text] + drafts) // BLOCK_TOKENS)

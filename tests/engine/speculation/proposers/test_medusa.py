@@ -1,5 +1,6 @@
 """Medusa heads guess what they were made to guess, from the right state, and change no token."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from demo_model.evaluate import prompt
 from engine.plan import Proposal, StepPlan, StepResult, Work
 from engine.speculation.proposers.choices import MAX_CHOICES, Tree, likeliest
 from engine.speculation.proposers.model_proposer import ModelProposer
+from engine.speculation.proposers.pending_drafts import DraftedTokens
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import DEMO, VOCABULARY, random_model
@@ -55,11 +57,11 @@ class Listening:
         self._proposer = proposer
         self.heard: list[tuple[list[int], Proposal]] = []
 
-    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> Mapping[int, Proposal | DraftedTokens]:
         found = self._proposer.propose(plan, result, hidden)
         for index, guesses in found.items():
             known = plan.works[index].tokens
-            assert known is not None
+            assert known is not None and isinstance(guesses, Proposal)
             self.heard.append(([*known, *result.tokens[index]], guesses))
         return found
 

@@ -85,7 +85,7 @@ def test_the_host_waits_for_no_draft_token(
         bare = Engine(backend, original.model, config, pool, attention, backend.launch_depth, steps, None)
         engine, proposer = make(bare, original)
         executor = Executor(engine, proposer=proposer)
-        text, proposed = list(prompt), ()
+        text, proposed = list(prompt), tuple[int, ...]()
         for step in range(NEW // 2):
             begin = len(text) - 1 if step else 0
             ids = [*text[begin:], *proposed]
