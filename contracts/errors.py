@@ -37,6 +37,10 @@ class DeviceError(BatonError):
     """The GPU failed, or has no memory left, while a step ran; the results cannot be trusted."""
 
 
+class RankError(DeviceError):
+    """Another rank of the worker is gone or hangs, so that a step's sums cannot be made."""
+
+
 class DeviceMemoryError(DeviceError):
     """The GPU has no memory left for a step; the message has the sizes, and the settings to change."""
 

@@ -14,7 +14,7 @@ from engine.parallel.rank_group import RankGroup
 from engine.start.load_model import load_model
 from infra.config.engine import EngineConfig
 from tests.engine.drive import answers
-from tests.engine.parallel.threads import on_ranks
+from tests.engine.parallel.threads import on_ranks, over_shared_memory
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
@@ -59,6 +59,17 @@ def test_every_width_gives_the_references_tokens(variant: str, tmp_path: Path) -
 
     for ranks in (2, 4):
         assert on_ranks(ranks, found) == [[each.tokens for each in expected]] * ranks
+
+
+def test_ranks_over_shared_memory_give_the_references_tokens(tmp_path: Path) -> None:
+    config = VARIANTS["llama"]()
+    directory = build_model(tmp_path / "model", config)
+    expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
+
+    def found(group: RankGroup) -> list[list[int]]:
+        return answers(executor_of(directory, group), expected, stagger=1, chunk=13)
+
+    assert over_shared_memory(4, found) == [[each.tokens for each in expected]] * 4
 
 
 @pytest.mark.parametrize(("variant", "why"), REFUSED.items())

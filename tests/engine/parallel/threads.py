@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.parallel.rank_group import RankGroup
 from engine.parallel.shard import Shard
+from engine.parallel.shared_memory import SharedMemoryCollective, make_wires
 from engine.parallel.sums import tree_sum
 
 T = TypeVar("T")
@@ -64,5 +65,24 @@ def on_ranks(ranks: int, work: Callable[[RankGroup], T]) -> list[T]:
             meeting.abort()
             raise
 
+    return in_threads(ranks, of_rank)
+
+
+def in_threads(ranks: int, work: Callable[[int], T]) -> list[T]:
     with ThreadPoolExecutor(ranks) as threads:
-        return [future.result() for future in [threads.submit(of_rank, rank) for rank in range(ranks)]]
+        return [future.result() for future in [threads.submit(work, rank) for rank in range(ranks)]]
+
+
+def over_shared_memory(ranks: int, work: Callable[[RankGroup], T]) -> list[T]:
+    """Does the same by the collective that ranks in processes have."""
+    wires = make_wires(ranks)
+
+    def of_rank(rank: int) -> T:
+        shard = Shard(rank, ranks)
+        collective = SharedMemoryCollective(shard, wires[rank], MEETING_S)
+        try:
+            return work(RankGroup(shard, collective))
+        finally:
+            collective.close()
+
+    return in_threads(ranks, of_rank)

@@ -1,0 +1,123 @@
+"""Ranks on one host exchange tensors through memory that they share, and wake each other by Unix sockets.
+
+Each rank has two slots in the memory, which it fills in turn. When a rank has heard of the others' exchange k + 1, they
+have read exchange k, since each reads before it goes on; the slot of exchange k is free again. A socket between each two
+ranks carries one byte for each exchange. Its end of file says at once that a rank has died.
+"""
+
+import mmap
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contracts.errors import RankError
+from engine.parallel.shard import Shard
+from engine.parallel.sums import tree_sum
+
+SLOT_BYTES = 4 << 20
+SLOTS_OF_RANK = 2
+SILENCE_S = 60.0
+"""Seconds after which a rank that sends nothing counts as hanging."""
+WAKE = b"\0"
+
+
+class RankWires(NamedTuple):
+    """File descriptors by which one rank reaches the others, to be inherited by its process."""
+
+    memory: int
+    sockets: dict[int, int]  # by the other rank
+
+
+def make_wires(ranks: int) -> list[RankWires]:
+    """Makes the shared memory and a socket between each two ranks; the caller closes the descriptors."""
+    memory = os.memfd_create("baton-ranks")
+    os.ftruncate(memory, ranks * SLOTS_OF_RANK * SLOT_BYTES)
+    wires = [RankWires(os.dup(memory), {}) for _ in range(ranks)]
+    os.close(memory)
+    for left, right in combinations(range(ranks), 2):
+        here, there = socket.socketpair()
+        wires[left].sockets[right], wires[right].sockets[left] = here.detach(), there.detach()
+    return wires
+
+
+class SharedMemoryCollective:
+    """Sums, gathers and broadcasts tensors of a CPU; sums are made in fp32."""
+
+    def __init__(self, shard: Shard, wires: RankWires, silence_s: float = SILENCE_S) -> None:
+        """Takes over the descriptors of `wires`. A rank that is silent for `silence_s` seconds counts as hanging."""
+        self._shard = shard
+        self._silence_s = silence_s
+        size = shard.ranks * SLOTS_OF_RANK * SLOT_BYTES
+        self._memory = torch.frombuffer(mmap.mmap(wires.memory, size), dtype=torch.uint8)
+        self._slots = self._memory.view(shard.ranks, SLOTS_OF_RANK, SLOT_BYTES)
+        os.close(wires.memory)
+        self._sockets = {rank: socket.socket(fileno=number) for rank, number in wires.sockets.items()}
+        for each in self._sockets.values():
+            each.settimeout(silence_s)
+        self._exchanges = 0
+
+    def sum(self, own: Tensor) -> Tensor:
+        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`."""
+        given, total = own.reshape(-1), torch.empty(own.numel(), dtype=own.dtype)
+        step = SLOT_BYTES // own.itemsize
+        for begin in range(0, len(given), step):
+            piece = given[begin : begin + step]
+            found = self._exchange(piece, [len(piece)] * self._shard.ranks)
+            total[begin : begin + step] = tree_sum([each.float() for each in found])
+        return total.view(own.shape)
+
+    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
+        """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
+        joined = own.new_empty((len(own), sum(widths)))
+        rows = SLOT_BYTES // (max(widths) * own.itemsize)
+        for begin in range(0, len(own), rows):
+            piece = own[begin : begin + rows]
+            found = self._exchange(piece.reshape(-1), [len(piece) * width for width in widths])
+            columns = [each.view(len(piece), width) for each, width in zip(found, widths, strict=True)]
+            torch.cat(columns, 1, out=joined[begin : begin + rows])
+        return joined
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
+        given, received = tensor.reshape(-1), torch.empty(tensor.numel(), dtype=tensor.dtype)
+        step, others = SLOT_BYTES // tensor.itemsize, [0] * (self._shard.ranks - 1)
+        for begin in range(0, len(given), step):
+            piece = given[begin : begin + step]
+            own = piece if self._shard.rank == 0 else piece[:0]
+            received[begin : begin + step] = self._exchange(own, [len(piece), *others])[0]
+        return received.view(tensor.shape)
+
+    def close(self) -> None:
+        for each in self._sockets.values():
+            each.close()
+
+    def _exchange(self, own: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """Returns views of all ranks' values, `counts` of each, which are valid until the next exchange."""
+        slots = self._slots[:, self._exchanges % SLOTS_OF_RANK]
+        self._exchanges += 1
+        slots[self._shard.rank, : own.numel() * own.itemsize] = own.contiguous().view(torch.uint8)
+        for rank, peer in self._sockets.items():
+            with _naming(rank, self._silence_s):
+                peer.sendall(WAKE)
+        for rank, peer in self._sockets.items():
+            with _naming(rank, self._silence_s):
+                if not peer.recv(1):
+                    raise RankError(f"rank {rank} has ended")
+        return [slot[: count * own.itemsize].view(own.dtype) for slot, count in zip(slots, counts, strict=True)]
+
+
+@contextmanager
+def _naming(rank: int, silence_s: float) -> Iterator[None]:
+    """Turns a socket's errors into a `RankError` that names the rank."""
+    try:
+        yield
+    except TimeoutError:
+        raise RankError(f"rank {rank} has sent nothing for {silence_s:g} s") from None
+    except OSError:
+        raise RankError(f"rank {rank} has ended") from None
