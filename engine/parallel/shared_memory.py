@@ -1,7 +1,7 @@
 """Ranks on one host exchange tensors through memory that they share, and wake each other by Unix sockets.
 
 Each rank has two slots in the memory, which it fills in turn. When a rank has heard of the others' exchange k + 1, they
-have read exchange k, since each reads before it goes on; the slot of exchange k is free again. A socket between each two
+have read exchange k, since each reads before it goes on; the slot of exchange k is free again. A socket between two
 ranks carries one byte for each exchange. Its end of file says at once that a rank has died.
 """
 
