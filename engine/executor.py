@@ -298,8 +298,8 @@ class Executor:
     def _logits(self, plan: StepPlan, before: Sampled | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
-        Pending tokens are among those of `before`.
-        Also returns the scores of prompts' tokens if a work requests them, while they are copied to the host.
+        Pending tokens are among the tokens of `before`. Also returns the scores of prompts' tokens if a work requests
+        them, while they are copied to the host.
         """
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
