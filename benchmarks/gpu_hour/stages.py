@@ -41,7 +41,13 @@ ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens
 MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
 ADAPTERS = ("lora",)
 QUANTIZED = ("quantized/product", "quantized/dequantize", "moe/packed_products")
-QUANTIZED_ROWS = ("quantized/rows", "quantized/norm_rows", "quantized/gate_rows", "quantized/row_product")
+QUANTIZED_ROWS = (
+    "quantized/rows",
+    "quantized/norm_rows",
+    "quantized/gate_rows",
+    "quantized/row_product",
+    "moe/row_products",
+)
 QUANTIZED_KV = ("quantized/kv_bytes", "quantized/latent_bytes")
 LATENTS = (
     "store_latents",

@@ -82,12 +82,12 @@ def _unpack(
     mine = tl.where(output < outputs, output, 0)
     target = found + output.to(tl.int64)[:, None] * inputs
     step, lane = tl.program_id(1), tl.arange(0, RUNS * RUN_BYTES)
+    ZEROS: tl.constexpr = OFFSETS and offsets.dtype.element_ty == tl.int16
     if KIND == "int4" or KIND == "fp4":
         words = load_words(codes, mine, step * RUNS, width, runs, RUNS)
         first = step * inputs_of_step(RUNS)
         for plane in tl.static_range(4):
             offset = load_term(offsets, mine, first, width, groups, GROUP, plane, EVEN)
-            ZEROS: tl.constexpr = OFFSETS and offset.dtype == tl.int16
             weight = plane_values(words, offset, tl.zeros([1], tl.float32), plane, KIND, ZEROS)
             weight *= load_term(scales, mine, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
             if OFFSETS and not ZEROS:

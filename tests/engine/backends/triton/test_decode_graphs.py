@@ -205,17 +205,17 @@ def looked_at_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.quantized.packed._offsets", lambda kind, scales, offsets: None)
 
 
-MIXTURE = {"_route": 1, "_sort": 1, "_multiply": 2, "_sum_used": 1}
+MIXTURE = {"_route": 1, "_sort": 1, "_multiply": 2, "_sum_used": 1, "mm": 1}
 HEADS = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1}
 LATENT = {"_rms_norm": 2, "_store_latents": 1, "_rotate_queries": 1, "_attend_part": 1, "bmm": 2}
 A_LAYER: dict[tuple[str, Quantization], dict[str, int]] = {
-    ("qwen3-moe", "none"): HEADS | MIXTURE | {"linear": 3},
-    ("qwen3-moe", "int4"): HEADS | MIXTURE | {"_multiply": 4, "_join": 1, "linear": 1},
-    ("deepseek-v2-lite", "none"): LATENT | MIXTURE | {"_gate": 1, "linear": 5, "add": 1},
+    ("qwen3-moe", "none"): HEADS | MIXTURE | {"linear": 2},
+    ("qwen3-moe", "int4"): HEADS | MIXTURE | {"_multiply": 4, "_join": 1},
+    ("deepseek-v2-lite", "none"): LATENT | MIXTURE | {"_gate": 1, "linear": 4, "add": 1},
     ("llama", "int4"): HEADS | {"_gate": 1, "_multiply": 4, "_join": 3},
 }
-"""What a layer launches beside allocations. Routers are products of numbers, and experts that all tokens share are
-linear layers like others; sums of 1,024 inputs are cut into parts, and those of attention's 128 outputs are not."""
+"""What a layer launches beside allocations. A router is a product of 16-bit parts (`mm`), and experts that all tokens
+share are linear layers; sums of 1,024 inputs are cut into parts, and those of attention's 128 outputs are not."""
 
 
 @pytest.mark.parametrize(("variant", "quantization"), A_LAYER, ids=str)
