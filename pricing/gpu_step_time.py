@@ -27,7 +27,7 @@ WeightFormat = Literal["plain", "int8", "fp8", "int4", "fp4"]
 KVFormat = Literal["plain", "int8", "fp8"]
 WEIGHT_INSTRUCTIONS: dict[WeightFormat, float] = {"plain": 0.0, "int8": 5.3, "fp8": 3.8, "int4": 3.5, "fp4": 4.0}
 """Instructions of a weight in decode steps, on sm_90. Plain weights are multiplied by cuBLAS, which memory bounds."""
-KV_INSTRUCTIONS: dict[KVFormat, float] = {"plain": 1.6, "int8": 7.6, "fp8": 12.2}
+KV_INSTRUCTIONS: dict[KVFormat, float] = {"plain": 1.6, "int8": 4.0, "fp8": 3.5}
 """Instructions of a byte of KV in decode attention, on sm_90: 4 warps of 32 threads read 64 positions of 128 values."""
 
 

@@ -48,7 +48,7 @@ QUANTIZED_ROWS = (
     "quantized/row_product",
     "moe/row_products",
 )
-QUANTIZED_KV = ("quantized/kv_bytes", "quantized/latent_bytes")
+QUANTIZED_KV = ("quantized/kv_bytes", "quantized/kv_halves", "quantized/latent_bytes")
 LATENTS = (
     "store_latents",
     "rotate_queries",

@@ -57,12 +57,11 @@ def store_part(
     """Finishes the softmax of a tile's rows. A row that saw no key is zero, and has no share when parts are joined."""
     PADDED: tl.constexpr = weighted.shape[1]
     dims = tl.arange(0, PADDED)[None, :]
-    # A row that saw a key has a total of at least 1: the share of its highest score.
-    filled = tl.maximum(total, 1.0)
+    filled = tl.where(total == 0.0, 1.0, total)
     found = (weighted / filled[:, None]).to(parts.dtype.element_ty)
     tl.store(parts + place[:, None] * DIM + dims, found, mask=kept[:, None] & (dims < DIM))
     if SPLIT:
-        tl.store(sums + place, tl.where(total > 0.0, highest + tl.log2(filled), float("-inf")), mask=kept)
+        tl.store(sums + place, tl.where(total == 0.0, float("-inf"), highest + tl.log2(filled)), mask=kept)
 
 
 def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:

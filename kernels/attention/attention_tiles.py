@@ -12,11 +12,11 @@ https://arxiv.org/abs/2307.08691). A power of two is one instruction of the devi
 With a soft cap, a score s is cap tanh(s / cap) = cap - 2 cap / (1 + exp(2 s / cap)) (Gemma 2,
 https://arxiv.org/abs/2408.00118). A sink is an additional score of each head, of a virtual key whose value is 0
 (gpt-oss, https://arxiv.org/abs/2508.10925; Xiao et al., "Efficient Streaming Language Models with Attention Sinks",
-2023, https://arxiv.org/abs/2309.17453): rows begin with it, in place of nothing.
+2023, https://arxiv.org/abs/2309.17453).
 
 One layer of the pool is `[blocks, kv_heads, 2, block, dim]`, keys before values, or bytes with scales
-(quantized/kv_bytes.py): keys' scales then multiply scores, and values' the shares that their products take. A tile is
-as many positions as suit the device, whatever blocks they are in.
+(quantized/kv_bytes.py): keys' scales then multiply scores, and values' the shares that their products take
+(quantized/kv_halves.py). A tile is as many positions as suit the device, whatever blocks they are in.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.multi_query import visible_in_tree
-from kernels.quantized.kv_bytes import KV_FORMATS, block_of, dequantized, scales_at
+from kernels.quantized.kv_bytes import KV_FORMATS, block_of
+from kernels.quantized.kv_halves import halves, halves_of_words, scale_copies, scales_of_tile, unit_of
 from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
@@ -109,6 +110,7 @@ class HeadShape(NamedTuple):
             "WINDOWED": scoring.window > 0,
             "SPLIT": split,
             "STAGES": config.stages,
+            "COPIES": scale_copies(config),
             **config.options(),
         }
 
@@ -145,29 +147,35 @@ def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
 
 
 @triton.jit
-def begin_rows(
+def begin_rows(ROWS: tl.constexpr, WIDTH: tl.constexpr) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Returns (weighted, highest, total) before any key was seen."""
+    highest = tl.full([ROWS], LOWEST_SCORE, tl.float32)
+    return tl.zeros([ROWS, WIDTH], tl.float32), highest, tl.zeros([ROWS], tl.float32)
+
+
+@triton.jit
+def add_sinks(
+    weighted: tl.tensor,
+    highest: tl.tensor,
+    total: tl.tensor,
     sinks: tl.tensor,
     own: tl.tensor,  # [ROWS] query heads
     kept: tl.tensor,  # [ROWS] whether they are any
-    first: tl.tensor,  # whether this part of the keys is the first, which has the sink
-    PADDED: tl.constexpr,
-    SINKS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Returns (weighted, highest, total) before any key was seen."""
-    ROWS: tl.constexpr = own.shape[0]
-    highest = tl.full([ROWS], LOWEST_SCORE, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    if SINKS:
-        mine = kept & first
-        highest = tl.where(mine, tl.load(sinks + own, mask=kept, other=0.0) * TO_BASE_2, highest)
-        total = tl.where(mine, 1.0, total)
-    return tl.zeros([ROWS, PADDED], tl.float32), highest, total
+    """Adds the virtual keys whose value is 0 to (weighted, highest, total) and returns them."""
+    sink = tl.load(sinks + own, mask=kept, other=LOWEST_SCORE) * TO_BASE_2
+    risen = tl.maximum(highest, sink)
+    fading = tl.exp2(highest - risen)
+    return weighted * fading[:, None], risen, total * fading + tl.exp2(sink - risen)
 
 
 @triton.jit
 def attend_tiles(
-    queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM; PADDED is the next power of two
-    weighted: tl.tensor,  # [ROWS, PADDED] fp32
+    queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM; or with pairs [ROWS, PADDED / 2], the even dims
+    odd_queries: tl.tensor,  # the same of odd dims; with pairs only
+    unit: tl.tensor,  # that products of quantized keys are multiplied by; see `scaled_queries`
+    weighted: tl.tensor,  # [ROWS, PADDED] fp32, or with pairs [ROWS, PADDED / 2] of even dims
+    odd: tl.tensor,  # the same of odd dims; with pairs only
     highest: tl.tensor,  # [ROWS] fp32
     total: tl.tensor,  # [ROWS] fp32
     first: tl.tensor,  # the first position, a multiple of TILE
@@ -191,45 +199,66 @@ def attend_tiles(
     WINDOWED: tl.constexpr,
     TREES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Adds the positions first … end - 1 to (weighted, highest, total) and returns them."""
-    PADDED: tl.constexpr = queries.shape[1]
-    # The remaining factor of scores: with a soft cap, the scale is inside of the cap.
+    PAIRS: tl.constexpr,
+    COPIES: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Adds the positions first … end - 1 to (weighted, odd, highest, total) and returns them."""
+    PADDED: tl.constexpr = queries.shape[1] * (2 if PAIRS else 1)
     SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # from a key to its value
-    FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 else SCALE
-    dims = tl.arange(0, PADDED)
+    # The remaining factor of scores: with a soft cap the scale is inside of the cap, and the scales of keys have it.
+    FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 or FORMAT > 0 else SCALE
+    KEY_UNIT: tl.constexpr = unit_of(FORMAT) * (1.0 if SOFTCAP > 0.0 else SCALE)
+    VALUE: tl.constexpr = tl.float32 if queries.dtype == tl.float32 else tl.float16
+    EACH: tl.constexpr = 2 if PAIRS else 1  # numbers of a loaded element
+    WIDTH: tl.constexpr = DIM // EACH
+    elements = tl.arange(0, PADDED // EACH)
     lanes = tl.arange(0, TILE)
+    # A block has whole groups of 16 words.
+    words_stride = tl.multiple_of(block_stride // 2, 16)
+    memory, stride = pool, block_stride
+    if PAIRS:
+        memory, stride = scales - BLOCK * DIM // 2, words_stride
     # Looked up one tile ahead: a load whose address another load of the same round gives is pipelined less deeply.
     # Divided as unsigned numbers: that is a shift where the block size is a power of two.
     blocks = tl.load(table + (first + lanes).to(tl.uint32) // BLOCK, mask=first + lanes < end, other=0)
     for start in tl.range(first, end, TILE, num_stages=STAGES):
         positions = start + lanes
         # 64 bits: a pool can have more than 2^31 elements.
-        rows = blocks.to(tl.int64) * block_stride + positions.to(tl.uint32) % BLOCK * DIM
-        here = pool + rows[:, None] + dims[None, :]
+        place = positions.to(tl.uint32) % BLOCK
+        known = positions < end
+        here = memory + (blocks.to(tl.int64) * stride + place * WIDTH)[:, None] + elements[None, :]
         if MASKED or DIM < PADDED:
-            inside = (positions < end)[:, None] & (dims < DIM)[None, :]
+            inside = known[:, None] & (elements < WIDTH)[None, :]
             keys = tl.load(here, mask=inside, other=0.0)
-            values = tl.load(here + SIDE, mask=inside, other=0.0)
+            values = tl.load(here + SIDE // EACH, mask=inside, other=0.0)
         else:
             keys = tl.load(here)
-            values = tl.load(here + SIDE)
+            values = tl.load(here + SIDE // EACH)
         if FORMAT > 0:
-            place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
-            key_scales = scales_at(place, positions < end, FORMAT)
-            value_scales = scales_at(place + SIDE // 2, positions < end, FORMAT)
-            keys, values = dequantized(keys, queries, FORMAT), dequantized(values, queries, FORMAT)
+            scale_place = scales + blocks.to(tl.int64) * words_stride + place
+            key_scales, value_logs, inverses = scales_of_tile(
+                scale_place, known, unit * KEY_UNIT, FORMAT, SIDE // 2, COPIES
+            )
+            if PAIRS:
+                keys, odd_keys = halves_of_words(keys, FORMAT)
+                values, odd_values = halves_of_words(values, FORMAT)
+            else:
+                keys, values = halves(keys, FORMAT).to(queries.dtype), halves(values, FORMAT).to(VALUE)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
         if TENSOR_CORES:
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+            if PAIRS:
+                scores = tl.dot(odd_queries, tl.trans(odd_keys), scores, input_precision="ieee")
         else:
             scores = tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), 2)
         if FORMAT > 0:
             scores *= key_scales[None, :]
         if SOFTCAP > 0.0:
             scores = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scores * (2.0 * SCALE / SOFTCAP * TO_BASE_2)))
+        if FORMAT > 0:
+            scores += value_logs[None, :]
         if MASKED:
             visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
             if WINDOWED:
@@ -240,15 +269,16 @@ def attend_tiles(
         fading = tl.exp2(highest - risen)
         shares = tl.exp2(scores * FACTOR - risen[:, None])
         highest = risen
-        total = total * fading + tl.sum(shares, 1)
-        weighted = weighted * fading[:, None]
         if FORMAT > 0:
-            if values.dtype == tl.float16:  # which has no room for small shares of small scales
-                values = (values.to(tl.float32) * value_scales[:, None]).to(values.dtype)
-            else:
-                shares *= value_scales[None, :]
+            total = total * fading + tl.sum(shares * inverses[None, :], 1)
+        else:
+            total = total * fading + tl.sum(shares, 1)
+        weighted = weighted * fading[:, None]
         if TENSOR_CORES:
-            weighted = tl.dot(shares.to(values.dtype), values, weighted, input_precision="ieee")
+            rounded = shares.to(values.dtype)
+            weighted = tl.dot(rounded, values, weighted, input_precision="ieee")
+            if PAIRS:
+                odd = tl.dot(rounded, odd_values, odd * fading[:, None], input_precision="ieee")
         else:
             weighted += tl.sum(shares[:, :, None] * values[None, :, :].to(tl.float32), 1)
-    return weighted, highest, total
+    return weighted, odd, highest, total

@@ -15,6 +15,8 @@ The KV of long sequences is split, so that a long sequence fills the device too,
 (split_kv.py), and a second kernel joins the parts (attention_parts.py).
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -26,6 +28,7 @@ from kernels.attention.attention_tiles import (
     DefaultConfigs,
     HeadShape,
     ScoreParams,
+    add_sinks,
     attend_tiles,
     begin_rows,
     checked,
@@ -43,6 +46,7 @@ from kernels.attention.decode_launch import (
 from kernels.attention.multi_query import WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
 from kernels.launching import Launch, launched_directly, prepared
+from kernels.quantized.kv_halves import by_pairs, scaled_queries
 from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
@@ -126,12 +130,15 @@ def _launch_of(
     device: torch.device,
     config: Config | None,
 ) -> Launch:
-    config = config or shape.config("paged_decode_attention", device, DEFAULT_CONFIGS)
+    defaults = DEFAULT_CONFIGS
+    if shape.kv_format and rows * shape.dim >= WIDE_TILE // 2:  # converting takes registers, too
+        defaults = defaults._replace(usual=defaults.wide)
+    config = config or shape.config("paged_decode_attention", device, defaults)
+    if rows * shape.dim >= WIDE_TILE:
+        config = replace(config, warps=max(WIDE_WARPS, config.warps))
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > MAX_ROWS_WITHOUT_TENSOR_CORES
     options = shape.options(config, scoring, sinks=sinks, split=variant.split)
     options |= {"TENSOR_CORES": tensor_cores, "ROWS": max(rows, 16) if tensor_cores else rows}
-    if rows * shape.dim >= WIDE_TILE:
-        options["num_warps"] = max(WIDE_WARPS, config.warps)
     return prepared(_attend_part, MULTI_QUERY=variant.multi_query, TREES=variant.trees, **options)
 
 
@@ -177,6 +184,7 @@ def _attend_part(
     TREES: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    COPIES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
 ) -> None:
     SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)
@@ -214,10 +222,18 @@ def _attend_part(
     dims = tl.arange(0, PADDED)[None, :]
     inside = kept[:, None] & (dims < DIM)
     loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
-    weighted, highest, total = begin_rows(sinks, own, kept, part == 0, PADDED, SINKS)
-    weighted, highest, total = attend_tiles(
+    loaded, unit = scaled_queries(loaded, FORMAT)
+    PAIRS: tl.constexpr = by_pairs(FORMAT, loaded.dtype.primitive_bitwidth, ROWS, PADDED)
+    weighted, highest, total = begin_rows(ROWS, PADDED // 2 if PAIRS else PADDED)
+    odd, odd_queries = weighted, loaded
+    if PAIRS:
+        loaded, odd_queries = tl.split(tl.reshape(loaded, [ROWS, PADDED // 2, 2]))
+    weighted, odd, highest, total = attend_tiles(
         loaded,
+        odd_queries,
+        unit,
         weighted,
+        odd,
         highest,
         total,
         first,
@@ -227,7 +243,7 @@ def _attend_part(
         bits,
         window,
         pool + head * 2 * SIDE,
-        scales + (head * 2 * SIDE + BLOCK * DIM) // 2,
+        scales + head * SIDE + BLOCK * DIM // 2,
         block_stride,
         block_tables + work * table_stride,
         SCALE=SCALE,
@@ -241,7 +257,13 @@ def _attend_part(
         WINDOWED=WINDOWED,
         TREES=TREES,
         TENSOR_CORES=TENSOR_CORES,
+        PAIRS=PAIRS,
+        COPIES=COPIES,
     )
+    if PAIRS:
+        weighted = tl.interleave(weighted, odd)
+    if SINKS:
+        weighted, highest, total = add_sinks(weighted, highest, total, sinks, own, kept & (part == 0))
     place, part_place = token * heads + own, (program * most + query) * heads + own
     store_decoded(output, parts, sums, place, part_place, count, kept, weighted, highest, total, DIM)
 

@@ -24,6 +24,7 @@ from kernels.attention.attention_tiles import (
     DefaultConfigs,
     HeadShape,
     ScoreParams,
+    add_sinks,
     attend_tiles,
     begin_rows,
     checked,
@@ -34,6 +35,7 @@ from kernels.attention.overlapped_tiles import MIN_OVERLAPPED_TILES, attend_over
 from kernels.device import multiplies_by_groups, processors
 from kernels.launching import Launch, launched_directly, prepared
 from kernels.quantized.kv_bytes import views_of
+from kernels.quantized.kv_halves import by_pairs, scaled_queries
 from kernels.shape_cache import by_shape
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
@@ -50,7 +52,8 @@ REGISTER_CONFIGS = DefaultConfigs(
 )
 """On devices whose products take their operands from registers: larger tiles would spill, and tiles of wide heads
 need more than the 99 KiB of shared memory of sm_86, 89 and 120."""
-QUANTIZED_CONFIG = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
+QUANTIZED_CONFIG = Config({"ROWS": 128, "TILE": 16}, warps=8, stages=2)
+QUANTIZED_REGISTER_CONFIG = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
 """For wide heads with a quantized KV pool: dequantizing takes registers on every device."""
 CANDIDATE_CONFIGS = (
     DEFAULT_CONFIGS.usual,
@@ -60,6 +63,7 @@ CANDIDATE_CONFIGS = (
     DEFAULT_CONFIGS.wide,
     REGISTER_CONFIGS.wide,
     QUANTIZED_CONFIG,
+    QUANTIZED_REGISTER_CONFIG,
     DEFAULT_CONFIGS.single,
 )
 
@@ -153,9 +157,10 @@ def prefill_attention(
 @by_shape
 def _config_of(shape: HeadShape, device: torch.device) -> Config:
     defaults = DEFAULT_CONFIGS if multiplies_by_groups(device) else REGISTER_CONFIGS
-    if shape.kv_format:
-        usual = defaults.usual if defaults is DEFAULT_CONFIGS else REGISTER_CONFIGS.wide  # sm_120 would spill
-        defaults = defaults._replace(usual=usual, wide=QUANTIZED_CONFIG)
+    if shape.kv_format and defaults is DEFAULT_CONFIGS:
+        defaults = defaults._replace(wide=QUANTIZED_CONFIG)
+    elif shape.kv_format:  # sm_120 would spill
+        defaults = defaults._replace(usual=REGISTER_CONFIGS.wide, wide=QUANTIZED_REGISTER_CONFIG)
     return shape.config("prefill_attention", device, defaults)
 
 
@@ -210,6 +215,7 @@ def _attend(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    COPIES: tl.constexpr,
 ) -> None:
     QUERIES: tl.constexpr = ROWS // SHARED
     SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)
@@ -250,9 +256,14 @@ def _attend(
 
     at = length - count + query
     keys = pool + head * 2 * SIDE
-    key_scales = scales + (head * 2 * SIDE + BLOCK * DIM) // 2
+    key_scales = scales + head * SIDE + BLOCK * DIM // 2
     table = block_tables + work.to(tl.int64) * table_stride
-    weighted, highest, total = begin_rows(sinks, own, kept, tl.program_id(2) == 0, PADDED, SINKS)
+    loaded, unit = scaled_queries(loaded, FORMAT)
+    PAIRS: tl.constexpr = by_pairs(FORMAT, loaded.dtype.primitive_bitwidth, ROWS, PADDED)
+    weighted, highest, total = begin_rows(ROWS, PADDED // 2 if PAIRS else PADDED)
+    odd, odd_queries = weighted, loaded
+    if PAIRS:
+        loaded, odd_queries = tl.split(tl.reshape(loaded, [ROWS, PADDED // 2, 2]))
     # In three spans: crossed by the window's edge, visible to all queries, crossed by the diagonal.
     whole = tl.maximum(left, start)
     crossed = tl.maximum(whole, common)
@@ -285,9 +296,12 @@ def _attend(
         else:
             begin_span, end_span = crossed, end
         if span != 1 or not OVERLAPPED:
-            weighted, highest, total = attend_tiles(
+            weighted, odd, highest, total = attend_tiles(
                 loaded,
+                odd_queries,
+                unit,
                 weighted,
+                odd,
                 highest,
                 total,
                 begin_span,
@@ -311,7 +325,13 @@ def _attend(
                 WINDOWED=WINDOWED,
                 TREES=False,
                 TENSOR_CORES=True,
+                PAIRS=PAIRS,
+                COPIES=COPIES,
             )
+    if PAIRS:
+        weighted = tl.interleave(weighted, odd)
+    if SINKS:
+        weighted, highest, total = add_sinks(weighted, highest, total, sinks, own, kept & (tl.program_id(2) == 0))
     place = (tl.program_id(2) * tokens + token) * heads + own
     store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
 

@@ -42,9 +42,17 @@ def dequantized(found: tl.tensor, like: tl.tensor, FORMAT: tl.constexpr) -> tl.t
     """Dequantizes uint8 `found`, without scale and unit, to the dtype of `like`, which is exact."""
     if FORMAT == INT8_FORMAT:
         return found.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
+    return halves_by_bits(found, FORMAT).to(like.dtype)
+
+
+@triton.jit
+def halves_by_bits(found: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
+    """Converts uint8 to fp16, without scale and unit."""
+    if FORMAT == INT8_FORMAT:
+        return found.to(tl.int8, bitcast=True).to(tl.float16)
     wide = found.to(tl.uint16)
     half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
-    return half.to(tl.float16, bitcast=True).to(like.dtype)
+    return half.to(tl.float16, bitcast=True)
 
 
 @triton.jit
