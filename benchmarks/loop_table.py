@@ -32,8 +32,11 @@ class LoopTable:
         return "\n".join([*self._lines, "", *self.exceeded])
 
     def add(self, wanted: Wanted, kind: str, sm: int, new: Iterable[Compiled], used: Iterable[Compiled]) -> None:
-        """Adds the loops of `new` kernels, and of `used` kernels with a budget, which may have been compiled before."""
-        budgets = budgets_of(wanted, sm)
+        """Adds the loops of `new` kernels, and of `used` kernels with a budget, which may have been compiled before.
+
+        Budgets are for kernels in bf16.
+        """
+        budgets = budgets_of(wanted, sm) if kind == "bfloat16" else {}
         missing = set(budgets)
         for each in dict.fromkeys([*new, *(each for each in used if each.name in budgets)]):
             budget = budgets.get(each.name)
