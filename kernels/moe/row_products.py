@@ -5,6 +5,8 @@ and their scales. A token is quantized once for all of its experts; what is betw
 launch of its own, for a scale needs a whole row.
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -32,6 +34,8 @@ CANDIDATE_CONFIGS = (
 )
 """Defaults of devices whose products take operands from shared memory: of a first product, which has two sums, and of a
 second one; then the same of other devices."""
+FULL_WARPS_ROWS = 128
+"""Rows of a tile from which devices without warp-group products use all warps of a config."""
 
 
 def gate_up(
@@ -92,6 +96,8 @@ def _launch(
     shape = f"{str(output.dtype).removeprefix('torch.')},{weight.name},rows={tiles.rows}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
     default = CANDIDATE_CONFIGS[(shares is not None) + 2 * (not multiplies_by_groups(device))]
+    if tiles.rows < FULL_WARPS_ROWS and not multiplies_by_groups(device):
+        default = replace(default, warps=default.warps // 2)  # 8 warps would leave each thread too few registers
     options = (config or tuned("quantized_experts_rows", shape, device, default)).options()
     count, width, runs = len(tiles.owners), output.shape[1], weight.codes.shape[1]
     if not count:
