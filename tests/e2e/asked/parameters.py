@@ -20,7 +20,7 @@ DRAWN: dict[str, Any] = {"n": 3, "temperature": 2.0, "seed": 3, "return_token_id
 
 
 def sent(asked: Asked) -> set[str]:
-    """The parameters of a request that are not null, those of a stream's options as `stream_options.NAME`."""
+    """Returns the parameters of a request that are not null; options of streams are named `stream_options.NAME`."""
     body: dict[str, Any] = {name: value for name, value in asked.body.items() if value is not None}
     return {*body, *(f"stream_options.{name}" for name in body.get("stream_options", ()))}
 

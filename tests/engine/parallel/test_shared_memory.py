@@ -71,7 +71,7 @@ def test_a_rank_that_hangs_is_named() -> None:
 def test_a_rank_that_is_killed_is_named_at_once(sent: bytes) -> None:
     wires = make_wires(2)
     (other,) = wires[1].sockets.values()
-    waits = f"import os, time; os.write({other}, {sent!r}); print('ready', flush=True); time.sleep(100)"
+    waits = f"import os, signal; os.write({other}, {sent!r}); print('ready', flush=True); signal.pause()"
     process = subprocess.Popen([sys.executable, "-c", waits], pass_fds=[other], stdout=subprocess.PIPE)
     os.close(other)
     os.close(wires[1].memory)

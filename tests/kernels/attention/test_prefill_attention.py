@@ -102,7 +102,7 @@ def test_what_the_device_would_run(dtype: torch.dtype, device: torch.device) -> 
 def test_products_beside_a_softmax(
     dim: int, block: int, scoring: ScoreParams, sinks: list[float] | None, splits: int, device: torch.device
 ) -> None:
-    """Hopper's loop over tiles that all queries see: many of them, a few, which it leaves out, and none."""
+    """Hopper's loop takes tiles that all queries see: where there are many, few (too few for it), and no such tiles."""
     problem = paged_problem(
         [(70, 700), (4, 90), (70, 70), (9, 66)], torch.float16, device, heads=4, dim=dim, block=block
     )

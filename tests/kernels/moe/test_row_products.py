@@ -83,7 +83,7 @@ def test_every_candidate_computes_the_same(config: Config | None, device: torch.
 
 
 def blocks(outputs: int, inputs: int, device: torch.device, shared: bool = True) -> PackedExpert:
-    """Returns fp8 experts whose scales are those of blocks, and the same that hide it unless `shared`."""
+    """Returns a product of fp8 experts with a scale for each block, which it says only if `shared`."""
     made, _ = product("fp8", 2, outputs, inputs, 128, device, False, False)
     scales = made.weight.scales[..., ::BLOCK_OUTPUTS].repeat_interleave(BLOCK_OUTPUTS, 2)[..., :outputs].contiguous()
     return PackedExpert(type(made.weight)(**{**vars(made.weight), "scales": scales, "by_block": shared}), None)

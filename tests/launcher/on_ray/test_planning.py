@@ -13,7 +13,7 @@ from launcher.worker_counts import UNSHARED_NOTE, expected_split
 
 
 def cluster(*free: float, total: float = 8.0, kind: str = "H100") -> dict[str, NodeResources]:
-    """Nodes with so many free GPUs each."""
+    """Makes nodes from the number of free GPUs of each."""
     every = {"CPU": 64.0, "GPU": total, f"accelerator_type:{kind}": 1.0}
     return {f"n{n}": NodeResources(f"10.0.0.{n}", every, {**every, "GPU": gpus}) for n, gpus in enumerate(free)}
 

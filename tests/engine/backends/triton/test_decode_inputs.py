@@ -34,7 +34,7 @@ def test_the_last_takes_the_place_of_one_that_left() -> None:
 
 
 def test_pending_tokens_of_a_step_with_more_tokens_than_rows_are_gathered() -> None:
-    """A step that verifies draft tokens samples several tokens of a sequence, and others go on from one of them."""
+    """A step that verifies draft tokens may sample more tokens than the next step has rows."""
     for sampled in (3, 4, 9):
         room, tokens, rows = torch.zeros(4, dtype=torch.int64), torch.arange(100, 100 + sampled), np.array([2, 0])
         found = put_previous(room, tokens, rows)

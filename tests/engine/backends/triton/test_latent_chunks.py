@@ -76,7 +76,7 @@ def attended(
 def test_chunks_equal_the_reference_backends(
     most_bytes: int, launches: list[tuple[int, int]], seen: list[Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In as many launches as memory asks for: each has so many chunks, and so many heads."""
+    """Chunks and heads are divided among launches that fit into the memory; their numbers are the parameters."""
     monkeypatch.setattr(latent_chunks, "MAX_EXPANDED_BYTES", most_bytes)
     compare(WORKS)
     assert [(each.chunks, each.heads) for each in seen] == launches
@@ -94,7 +94,7 @@ def test_chunks_equal_the_reference_backends(
 def test_short_chunks_are_absorbed_alone(
     works: list[Stored], launches: list[tuple[int, int]], seen: list[Launch]
 ) -> None:
-    """Each launch of the expanded form has so many chunks, and so many queries."""
+    """The parameters are the numbers of chunks and of queries in each launch of the expanded form."""
     compare(works)
     assert [(each.chunks, each.queries) for each in seen] == launches
 

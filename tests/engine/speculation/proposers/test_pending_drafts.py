@@ -118,7 +118,7 @@ def test_an_eagle_head_s_pending_drafts_change_no_token(backend: str, graphs: st
 
 
 def test_forgotten_draft_tokens_are_replaced() -> None:
-    """A sequence that has waited for long comes back with draft tokens that nobody knows any more."""
+    """A sequence that has waited for many steps comes back with draft tokens that the executor has forgotten."""
     pending = PendingDrafts()
     drafts = DeviceDrafts(torch.tensor([7, 8, 9]))
     works = [Work(number, 4, [5, -2], ([1],), GREEDY, proposed=(PENDING_DRAFT,)) for number in range(400)]
