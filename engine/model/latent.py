@@ -57,10 +57,7 @@ def load_latent(
     query_name = names.query_down if rank else names.query
     order, query_order = _orders(attention)
     own_heads = make.group.shard.part(attention.heads)
-    own_queries, every = (
-        times(own_heads, attention.nope_dim + attention.rope_dim),
-        slice(0, latent + attention.rope_dim),
-    )
+    own_queries = times(own_heads, attention.nope_dim + attention.rope_dim)
     return LatentWeights(
         down=make.linear(
             [query_name, names.latent_down],
@@ -68,7 +65,7 @@ def load_latent(
             hidden,
             attention.bias,
             order=order,
-            held=[slice(0, rank) if rank else own_queries, every],
+            held=[slice(0, rank) if rank else own_queries, slice(0, latent + attention.rope_dim)],
         ),
         query_norm=make.norm(names.query_down_norm, rank) if rank else None,
         query=make.linear([names.query_up], [queries], rank, order=query_order, held=[own_queries]) if rank else None,
