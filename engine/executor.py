@@ -26,6 +26,8 @@ from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
+from engine.parallel.peers import NO_PEERS, Peers
+from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.plan import BlockMove, Proposal, StepPlan, StepResult, Work
 from engine.scoring import StepScoring
 from engine.speculation.proposers.model_proposer import KVProposer, ModelProposer
@@ -54,6 +56,8 @@ class Engine:
     launch_depth: int  # steps that may be launched and not yet collected
     decode_steps: DecodeSteps | None  # runs steps of decodes only; None: such steps are not recorded
     adapters: AdapterSlots | None  # None: adapters are off
+    group: RankGroup = field(default=ONE_RANK, kw_only=True)
+    peers: Peers = field(default=NO_PEERS, kw_only=True)  # of rank 0
     follower: KVProposer | None = field(
         default=None, kw_only=True
     )  # proposer with KV behind that of the model's layers
@@ -126,6 +130,7 @@ class Executor:
         Raises `DeviceError` if the device fails, now or in earlier enqueued work.
         """
         with torch.inference_mode(), device_errors():
+            self.engine.peers.move(moves)
             self.engine.pool.move(moves)
 
     def launch(self, plan: StepPlan) -> None:
@@ -136,6 +141,7 @@ class Executor:
         assert len(self._launched) < self.engine.launch_depth, "collect before launching another step"
         with torch.inference_mode(), device_errors():
             plan, drafted = self._pending.of(plan)
+            self.engine.peers.launch(plan)
             self._launched.append(replace(self._run(plan, drafted), drafted=drafted))
 
     def collect(self) -> StepResult:
@@ -268,6 +274,7 @@ class Executor:
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
         logits = logits if adjusted is None else adjusted
         tokens, finite = self.engine.backend.sampler.sample(logits, draws)
+        tokens = self.engine.group.collective.broadcast(tokens)
         outcomes = finite.long() if adjusted is None else _outcomes(logits, works, tokens, finite)
         self._before = Sampled(tokens, works)
         liked = [likely(logits, drawn_works, tokens)] if self._typical else []

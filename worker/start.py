@@ -24,7 +24,7 @@ from msgspec import structs
 from checkpoints.grammars import read_tokenizer
 from checkpoints.model_location import locate
 from contracts.adapters import parse_sources
-from contracts.errors import BatonError
+from contracts.errors import BatonError, ConfigError
 from contracts.ids import new_epoch
 from contracts.kinds import Quantization
 from contracts.kv.spec import refuse_codec_of_bytes
@@ -34,6 +34,8 @@ from engine.device import device_label, dtype_name
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
+from engine.parallel.peers import NO_PEERS
+from engine.parallel.rank_group import ONE_RANK
 from engine.schedule.chunking import Chunking
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
@@ -77,6 +79,7 @@ from worker.engine_status import EngineStatus, PromptCounts
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
+from worker.ranks.starting import RankProcesses
 from worker.role import Role, WorkerParts
 
 SIGNAL_LOOK_S = 0.1  # between two checks for a signal, while Redis is asked
@@ -126,12 +129,18 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     proposing(config.engine)
     if name == "prefill":  # decodes only while no decode worker is there
         config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
-    engine = load_engine(config.engine, status.report)
+    width = config.engine.tensor_parallel
+    if width > 1 and name == "prefill":
+        raise ConfigError("tensor_parallel", width, "a worker of several ranks cannot hand KV over yet: --prefill 0")
+    cores = max(1, available_cores() // width)
+    ranks = RankProcesses(config.engine, width, cores) if width > 1 else None  # they die with this process
+    group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
+    engine = load_engine(config.engine, status.report, group=group, peers=peers)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)
     fit = StepFit(_costs(config, engine))
     scheduler = _scheduler(name, config, engine, blocks, preparation, fit)
-    busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
+    busy = BusyPage(config.busy_page, cores, torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     adapters = _adapters(config, engine, status)
@@ -155,12 +164,16 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would take about 70 ms to scan it
+    if ranks is not None:
+        ranks.watch(inbox.stop)
     io.start()  # registers the worker; until then the engine is idle, and handles signals
     try:
         loop.run()
     finally:
         io.stop()
         busy.close()
+        if ranks is not None:
+            ranks.close()
     if io.error is not None and not io.registered:
         raise BatonError(f"the worker could not register: {io.error}")
     if loop.error:

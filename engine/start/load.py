@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from engine.model.config import TextModel
 from engine.model.formats.registry import open_checkpoint
 from engine.model.quantized import Form
 from engine.model.weights import Checkpoint
+from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, longest_in, sequences_in, tokens_in
@@ -25,7 +26,7 @@ from engine.start.load_model import load_model
 from engine.start.load_proposer import LoadedProposer, load_proposer
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
-from engine.start.sizing import blocks_that_fit, host_slots, step_tokens
+from engine.start.sizing import blocks_that_fit, cpu_spare, host_slots, step_tokens
 from infra.config.engine import EngineConfig
 from infra.config.speculation import MAX_DRAFT_TOKENS, proposing
 from infra.process.status import Progress
@@ -62,15 +63,20 @@ def load_engine(
     progress: Progress,
     open_weights: Callable[[Path], Checkpoint] = open_checkpoint,
     group: RankGroup = ONE_RANK,
+    peers: Peers = NO_PEERS,
 ) -> LoadedEngine:
     """Loads the model, measures prompt steps, makes the KV pool and records decode steps; reports stages and percent.
 
     `open_weights` opens the tensors of the model's directory. Raises `ModelError` for a model that is missing, broken
     or not supported, `ConfigError` for settings that do not fit it or this machine, `DeviceError` if the device fails.
+
+    Of a model that a `group` of ranks divides, this is rank 0; `peers` are the other ranks, which follow its steps.
     """
-    loaded = load_model(config, progress, open_weights, group)
+    loaded = replace(load_model(config, progress, open_weights, group), peers=peers)
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
+    if group.is_cut and device.type == "cpu":  # all ranks' blocks are in this machine's memory
+        config = structs.replace(config, kv_memory=(config.kv_memory or cpu_spare()) // group.shard.ranks)
     proposer = load_proposer(config, loaded, progress, open_weights)
     progress("profiling", 0.0)
     measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
@@ -115,6 +121,8 @@ def load_engine(
         rates=rates,
         costs=costs,
         memory=memory,
+        group=group,
+        peers=peers,
         follower=engine.follower,
         tree=proposer.tree,
         proposer=proposer.begin(engine, counts, model_config, progress),

@@ -120,6 +120,8 @@ def _load_ours(
     if head_config is not None:
         with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
     of_rank = cut_config(with_head, group.shard)
+    if group.is_cut:
+        config = _for_ranks(config, device)
     backend = choose(config, device, dtype, of_rank)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
@@ -147,7 +149,8 @@ def _load_ours(
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    spec = make_spec(of_rank, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
+    width = f" of {group.shard.ranks} ranks" if group.is_cut else ""  # whose blocks are no part of a handoff
+    spec = make_spec(of_rank, dtype, config.block_size, digest + digest_of_head + width, config.kv_dtype)
     adapters = None
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
@@ -162,7 +165,23 @@ def _load_ours(
         forms=forms,
         head=head,
         most_sequences=config.max_sequences,
+        group=group,
     )
+
+
+def _for_ranks(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """Returns the settings of a model that is cut among ranks. Raises `ConfigError` for settings that cannot be."""
+    uncut = {
+        "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
+        "--lora, --allow-lora-loading": config.lora or config.allow_lora_loading,
+        "--host-kv-memory": config.host_kv_memory,
+        "--device": "" if device.type == "cpu" else config.device,
+        "--cpu-backend": "" if config.cpu_backend in ("auto", "torch") else config.cpu_backend,
+    }
+    for key, value in uncut.items():
+        if value:
+            raise ConfigError(key, value, "it does not work with --tensor-parallel yet")
+    return structs.replace(config, cpu_backend="torch")
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:

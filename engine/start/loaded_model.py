@@ -13,6 +13,8 @@ from engine.kv.pool import KVPool
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.model.quantized import Form
+from engine.parallel.peers import NO_PEERS, Peers
+from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.speculation.proposers.eagle import EagleProposer
 from engine.speculation.proposers.eagle_head import EagleHead
 
@@ -31,14 +33,22 @@ class LoadedModel:
     is_ours: bool = True  # else transformers' own code computes it, whose steps cannot be recorded
     head: EagleHead[Any] | None = None  # its layer is the last of the config
     most_sequences: int = 0  # of a step; only for a head
+    group: RankGroup = ONE_RANK
+    peers: Peers = NO_PEERS
 
     def with_pool(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
         """Returns an engine over a new pool with `counts` blocks by KV group; `tier` extends the first group."""
         backend = self.backend
+        self.peers.make_pool(counts)
         pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier)
         attention = backend.attention(self.config, pool.layers)
         depth, adapters = backend.launch_depth, self.adapters
         eagle = None
         if self.head is not None:
             eagle = EagleProposer(self.head, backend, pool, attention, self.most_sequences)
-        return Engine(backend, self.model, self.config, pool, attention, depth, None, adapters, follower=eagle)
+        return Engine(
+            *(backend, self.model, self.config, pool, attention, depth, None, adapters),
+            follower=eagle,
+            group=self.group,
+            peers=self.peers,
+        )

@@ -87,6 +87,15 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "penalties, biases, temperature and filters)"
         ),
     ] = "raw_logprobs"
+    tensor_parallel: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=8,
+            description="processes among which a worker divides the model: 1, 2, 4 or 8; so far on a CPU, without "
+            "prefill workers",
+        ),
+    ] = 1
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[
         Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")

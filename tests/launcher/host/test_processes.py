@@ -52,6 +52,7 @@ EVERYTHING = UpConfig(
         max_batch_tokens=77,
         step_ms=12.5,
         logprobs_mode="processed_logprobs",
+        tensor_parallel=2,
         model_impl="transformers",
         trust_remote_code=True,
         speculation="auto",

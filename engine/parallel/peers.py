@@ -1,0 +1,34 @@
+"""What rank 0 tells the other ranks of its group, so that they make the same steps."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.plan import BlockMove, StepPlan
+
+
+class Peers(Protocol):
+    """The other ranks, as rank 0 sees them. Raises `RankError` if a rank is gone."""
+
+    def make_pool(self, counts: Sequence[int]) -> None:
+        """Lets each rank make a new pool with `counts` blocks by KV group, and use it from now on."""
+        ...
+
+    def move(self, moves: Sequence[BlockMove]) -> None: ...
+
+    def launch(self, plan: StepPlan) -> None: ...
+
+
+class NoPeers:
+    """The peers of a model on one rank."""
+
+    def make_pool(self, counts: Sequence[int]) -> None:
+        return
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        return
+
+    def launch(self, plan: StepPlan) -> None:
+        return
+
+
+NO_PEERS = NoPeers()
