@@ -236,7 +236,8 @@ static void multiply_in_fp8(const struct part *part, struct scratch *own)
 static void multiply_in_int8(const struct part *part, struct scratch *own)
 {
     const struct quantized_part quantized = {
-        part->layer, part->x, part->x_stride, part->first, part->end, part->panel, own->after};
+        part->layer, part->x, part->x_stride, part->first, part->end, part->panel,
+        part->panel + quantized_panel_bytes(part->layer), own->after};
     finish_all(&own->finish); /* of another layer's sums, which these replace */
 #if defined INT8_STRIP
     own->beside.shaped = -1; /* tiles have the shapes of no rows in bf16 */

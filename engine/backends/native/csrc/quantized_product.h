@@ -22,7 +22,7 @@ struct quantized_part {
     const struct linear *layer;
     const char *x;
     long stride, first, end;
-    const char *panel, *after;
+    const char *panel, *panel_end, *after;
 };
 
 /* Codes of INT4 as bytes, or what the table has for them. */
@@ -49,7 +49,7 @@ INLINE void unpack_codes(const char *from, long depth, const uint8_t *table, uin
 /* What lies QUANTIZED_AHEAD bytes further, in this panel or in what is read after it. */
 INLINE const char *ahead_of(const struct quantized_part *part, const char *from)
 {
-    const long left = part->panel + quantized_panel_bytes(part->layer) - from - QUANTIZED_AHEAD;
+    const long left = part->panel_end - from - QUANTIZED_AHEAD;
     return left > 0 || !part->after ? from + QUANTIZED_AHEAD : part->after - left;
 }
 
