@@ -142,7 +142,9 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
         const uint16_t *words = (const uint16_t *)part->panel + begin * PANEL;
         const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT));
         own->beside.next = begin + step < inputs ? (const char *)(words + step * PANEL) : own->after;
-        own->beside.bytes = !own->beside.next ? 0 : rounded_up(depth * PANEL * 2 / steps, 64);
+        const int follows = own->beside.next == (const char *)(words + depth * PANEL);
+        own->beside.bytes = !own->beside.next || (follows && read_unasked(rows))
+            ? 0 : rounded_up(depth * PANEL * 2 / steps, 64);
         for (long row = 0, count; row < rows; row += count) {
             count = strip_of(rows - row);
             const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
