@@ -9,6 +9,7 @@ from launcher.chat import chat
 from launcher.compose import compose
 from launcher.key import key
 from launcher.manifests import print_manifests
+from launcher.operators import operators
 from launcher.options import ROOT
 from launcher.ray_process import ON_RAY, hand_over
 from launcher.run_service import run_service
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run_service,
     "compose": compose,
     "manifests": print_manifests,
+    "operators": operators,
     "test": run_tests,
     **{name: partial(hand_over, name) for name in ON_RAY},
 }

@@ -20,6 +20,7 @@ Baton serves large language models with prefill and decode split into two servic
   ./baton ray        run Ray's own command line, such as ./baton ray start --head
   ./baton compose    print compose.yaml, for Docker Compose on one host
   ./baton manifests  print manifests, for Kubernetes
+  ./baton operators  list the compiled operators for CPUs, or compile them for hosts without a C compiler
   ./baton test       run ruff, mypy and the tests; further arguments go to pytest
 
 Examples:

@@ -15,9 +15,9 @@ from contracts.errors import ConfigError, NativeError
 from engine.backends.base import Backend
 from engine.backends.native.attention import unsupported
 from engine.backends.native.backend import NativeBackend
-from engine.backends.native.build import compiler
 from engine.backends.native.library import load
 from engine.backends.native.linear import prove
+from engine.backends.native.prebuilt import may_load
 from engine.backends.reference.backend import ReferenceBackend
 from engine.device import compiler_problem, older_than_ampere
 from engine.model.config import ModelConfig, TextModel
@@ -28,13 +28,7 @@ LOG = logging.getLogger(__name__)
 
 def serves_natively(config: EngineConfig) -> bool:
     """Returns whether native operators will probably compute on a CPU, before the model is known."""
-    if config.cpu_backend not in ("auto", "native"):
-        return False
-    try:
-        compiler()
-    except NativeError:
-        return False
-    return True
+    return config.cpu_backend in ("auto", "native") and may_load()
 
 
 def choose(config: EngineConfig, device: torch.device, dtype: torch.dtype, model: TextModel) -> Backend[Any, Any]:

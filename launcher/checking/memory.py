@@ -1,6 +1,7 @@
 """Refuses weights and KV that exceed this host's memory, before a service starts."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from checkpoints.gguf.unpacking import GGUF_INDEX
 from checkpoints.weight_sizes import least_bytes
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
+from infra.config.operators import OPERATORS_VARIABLE
 from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 
@@ -71,4 +73,5 @@ def _least_bytes(directory: Path, dtype: str, quantization: str) -> int:
 def _computes_natively(engine: EngineOptions) -> bool:
     """Returns whether native operators, which lack fp16, may compute; otherwise PyTorch's do."""
     wanted = engine.cpu_backend in ("auto", "native") and engine.dtype != "fp16"
-    return wanted and any(shutil.which(name) for name in C_COMPILERS)
+    prebuilt = bool(os.environ.get(OPERATORS_VARIABLE))
+    return wanted and (prebuilt or any(shutil.which(name) for name in C_COMPILERS))

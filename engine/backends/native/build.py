@@ -16,14 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from contracts.errors import NativeError
+from infra.config.operators import OPERATORS_VARIABLE
 
 COMPILER_NAMES = ("cc", "gcc", "clang")
 # -ffp-contract=off: the source says where a product and a sum are rounded once; nothing may reorder a sum.
 COMPILER_FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-ffp-contract=off")
 NATIVE_TARGET = ("-march=native",)
+WITHOUT_COMPILER = (
+    f"install one, or run `./baton operators --build --out DIR` on another host and set {OPERATORS_VARIABLE} to DIR"
+)
 TARGET_VARIABLE = "BATON_NATIVE_TARGET"
 """Environment variable with other target options for the compiler, such as `-march=x86-64-v3` for AVX2."""
 LINKED_LIBRARIES = ("-lm",)
+SLOWEST_SOURCES = ("attention.c", "linear.c", "codec.c")
+"""Sources that compile first, so that a compile on few cores does not end with them."""
+PRIVATE_MODE = 0o700
 COMPILE_TIMEOUT_S = 60.0
 """Timeout of one compiler run."""
 
@@ -35,21 +42,25 @@ def build(target: Sequence[str] = ()) -> Path:
     compiler's first error, where there is no compiler, it fails, or the cache cannot be written.
     """
     command, target = compiler(), target or chosen_target()
-    files = sorted(path for path in (Path(__file__).parent / "csrc").iterdir() if path.suffix in (".c", ".h"))
     key = hashlib.sha256()
-    for part in (
-        version(command),
-        shlex.join(command),
-        shlex.join((*COMPILER_FLAGS, *target, *LINKED_LIBRARIES)),
-        processor(),
-    ):
+    for part in (version(command), shlex.join(command), source_digest(target), processor()):
         key.update(part.encode() + b"\0")
-    for path in files:
-        key.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     library = cache() / f"operators-{key.hexdigest()[:32]}.so"
     if not library.exists():
-        _make([*command, *COMPILER_FLAGS, *target], [path for path in files if path.suffix == ".c"], library)
+        compile_library(command, target, library, PRIVATE_MODE)
     return library
+
+
+def source_digest(target: Sequence[str]) -> str:
+    """Returns 32 hexadecimal digits of the sources and the compiler's options, which say what a library computes."""
+    digest = hashlib.sha256(shlex.join((*COMPILER_FLAGS, *target, *LINKED_LIBRARIES)).encode() + b"\0")
+    for path in _sources(".c", ".h"):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _sources(*suffixes: str) -> list[Path]:
+    return sorted(path for path in (Path(__file__).parent / "csrc").iterdir() if path.suffix in suffixes)
 
 
 def chosen_target() -> tuple[str, ...]:
@@ -78,12 +89,17 @@ def compiler() -> list[str]:
         if shutil.which(command[0]) is not None:
             return command
     looked = shlex.join(given) if given else ", ".join(COMPILER_NAMES)
-    raise NativeError(f"there is no C compiler on the PATH (looked for {looked})")
+    raise NativeError(f"there is no C compiler on the PATH (looked for {looked}); {WITHOUT_COMPILER}")
 
 
 def version(command: list[str]) -> str:
     """Returns what the compiler says about itself. Raises `NativeError` where it cannot be run."""
     return _run([*command, "--version"]).stdout
+
+
+def machine_of(command: list[str]) -> str:
+    """Returns the machine that the compiler compiles for, such as x86_64. Raises `NativeError` if it cannot be run."""
+    return _run([*command, "-dumpmachine"]).stdout.partition("-")[0].strip()
 
 
 def processor() -> str:
@@ -96,20 +112,27 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.split("\t")[0].strip() in named}))
 
 
-def _make(command: list[str], sources: list[Path], library: Path) -> None:
+def compile_library(command: list[str], target: Sequence[str], library: Path, mode: int = 0o777) -> None:
+    """Compiles the operators into a library; `mode` is that of a new directory.
+
+    Raises `NativeError` if the compiler fails or the library cannot be written.
+    """
+    compiling = [*command, *COMPILER_FLAGS, *target]
+    sources = sorted(_sources(".c"), key=lambda path: path.name not in SLOWEST_SOURCES)
     try:
-        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        library.parent.mkdir(mode=mode, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".compiling-", dir=library.parent) as scratch:
             beside = Path(scratch) / library.name
             objects = [str(Path(scratch) / f"{source.stem}.o") for source in sources]
-            with ThreadPoolExecutor() as pool:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
                 compiled = [
-                    pool.submit(_succeed, [*command, "-c", str(source), "-o", made])
+                    pool.submit(_succeed, [*compiling, "-c", str(source), "-o", made])
                     for source, made in zip(sources, objects, strict=True)
                 ]
                 for each in compiled:
                     each.result()
-            _succeed([*command, "-shared", *objects, "-o", str(beside), *LINKED_LIBRARIES])
+            build_id = f"-Wl,--build-id=0x{source_digest(target)}"
+            _succeed([*compiling, "-shared", build_id, *objects, "-o", str(beside), *LINKED_LIBRARIES])
             beside.rename(library)
     except OSError as error:
         raise NativeError(f"the native operators cannot be written to {library.parent}: {error}") from error

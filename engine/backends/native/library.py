@@ -11,7 +11,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_lon
 import torch
 
 from contracts.errors import NativeError
-from engine.backends.native.build import build
+from engine.backends.native.prebuilt import choose_library
 from engine.model.quantized import Form
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
@@ -253,8 +253,8 @@ ARGUMENT_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def load(target: Sequence[str] = ()) -> ctypes.CDLL:
-    """Loads the operators, and compiles them first if needed. Raises `NativeError` on failure."""
-    path = build(target)
+    """Loads prebuilt operators, or compiles them first if needed. Raises `NativeError` on failure."""
+    path = choose_library(tuple(target))
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

@@ -62,7 +62,10 @@ def test_without_a_compiler_torch_serves_and_one_line_says_why(
     else:
         monkeypatch.setenv("PATH", "")
         monkeypatch.delenv("CC", raising=False)
-        why = "there is no C compiler on the PATH (looked for cc, gcc, clang)"
+        why = (
+            "there is no C compiler on the PATH (looked for cc, gcc, clang); install one, or run `./baton operators "
+            "--build --out DIR` on another host and set BATON_OPERATORS to DIR"
+        )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     caplog.set_level(logging.INFO)
     executor = make_executor(model)
