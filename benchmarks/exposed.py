@@ -22,12 +22,13 @@ from msgspec.structs import asdict
 
 from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
-from benchmarks.report import head, processor, row
+from benchmarks.report import head, row
 from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Codec, Security, Transport
 from infra.config.engine import EngineOptions
 from infra.config.transfer import TransferOptions
 from infra.redis.records import WorkerLoad
+from launcher.bench.machine import processor
 
 VOCABULARY_SIZE = 256  # every model has as many
 ANSWER_TOKENS = 8

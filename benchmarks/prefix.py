@@ -27,11 +27,13 @@ import msgspec
 from msgspec import Meta, Struct
 from tokenizers import Tokenizer
 
-from benchmarks.load import first_model, machine, stream
 from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Positive
 from infra.cli import parse_or_exit
+from infra.completions_client import CompletionsClient
 from infra.redis.records import WorkerRecord
+from launcher.bench.machine import machine
+from launcher.bench.sender import stream
 
 SAMPLE_INTERVAL_S = 0.25
 SETTLE_TIMEOUT_S = 120.0
@@ -228,7 +230,7 @@ async def run(config: PrefixConfig) -> None:
     """Runs all loads, and prints each line as soon as it is known. Raises `GatewayError`."""
     prompts = Prompts(config.vocabulary, config.seed)
     system = prompts.tokens(config.system_tokens)
-    model = first_model(config.url)
+    model = CompletionsClient(config.url).model()
     async with httpx.AsyncClient(base_url=config.url, timeout=600, limits=httpx.Limits(max_connections=None)) as http:
         client = Client(http, model)
         for worker in await client.workers():

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import TypeVar
 
+from launcher.bench.machine import processor
+
 Measured = TypeVar("Measured")
 
 
@@ -14,14 +16,6 @@ def head(*columns: str) -> str:
 
 def row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def machine(threads: int) -> str:

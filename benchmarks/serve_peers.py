@@ -10,7 +10,6 @@ serves whole requests). When to split is seen from short prompts beside long one
     python -m benchmarks.serve_peers --only baton,baton-unsplit --prompt-tokens 64,1024
 """
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -18,11 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from benchmarks.load import LoadConfig, machine, run
-from benchmarks.peers.goodput import MIN_ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.peers.model import random_model
 from benchmarks.peers.servers import VLLM, Server, baton, serving, vllm
 from benchmarks.peers.setup import directory_of, set_up
@@ -30,16 +26,18 @@ from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from contracts.errors import ConfigError
 from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
-from contracts.slo import SLO
 from engine.model.read_config import read_config
 from infra.cli import parse_or_exit
+from launcher.bench.machine import machine
+from launcher.bench.options import BenchConfig
+from launcher.bench.run import BenchRun
+from launcher.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
+from workloads.goodput import MIN_GOOD_SHARE, Trial, best, search
 
 SERVERS = ("baton", "baton-unsplit", "vllm")
 TARGET_RATIO = 1.5
-MIN_TRIAL_REQUESTS = 10
-"""Requests of a trial, however low its rate."""
-WARM_UP = LoadConfig(rate=4.0, requests=12)
+WARM_UP_REQUESTS = 12
 
 
 class ServeConfig(Struct, frozen=True, kw_only=True):
@@ -76,30 +74,22 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
                 raise ConfigError("--only", name, f"is none of {', '.join(SERVERS)}")
         return names
 
-    def linger(self) -> float:
-        return (self.slo_ttft_ms + self.slo_tpot_ms * (self.output_tokens - 1)) / 1000
 
-
-def trials(
-    url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, say: Callable[[str], None]
-) -> Iterable[Trial]:
-    slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
-    fixed = LoadConfig(url=url, prompt_tokens=prompt_tokens, max_tokens=config.output_tokens, vocabulary=vocabulary)
-
-    def load(rate: float, count: int, seed: int) -> Trial:
-        given = msgspec.structs.replace(fixed, rate=rate, requests=count, seed=seed)
-        return trial_of(rate, asyncio.run(run(given, config.linger())), slo)
-
-    say("warming up")
-    load(WARM_UP.rate, WARM_UP.requests, config.seed)
-    seeds = iter(range(config.seed + 1, sys.maxsize))  # other prompts each time, the same for every server
-
-    def measure(rate: float) -> Trial:
-        count = max(MIN_TRIAL_REQUESTS, round(rate * config.seconds))
-        say(f"{count} requests at {rate:.3f}/s")
-        return load(rate, count, next(seeds))
-
-    return search(measure, config.first_rate, config.bisections)
+def trials(url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, stages: StageDisplay) -> Iterable[Trial]:
+    bench = BenchConfig(
+        url=url,
+        prompt_tokens=str(prompt_tokens),
+        output_tokens=str(config.output_tokens),
+        vocabulary=vocabulary,
+        seconds=config.seconds,
+        warm_up=WARM_UP_REQUESTS,
+        slo_ttft_ms=config.slo_ttft_ms,
+        slo_tpot_ms=config.slo_tpot_ms,
+        seed=config.seed,  # other prompts at each rate, the same for every server
+    )
+    endpoint = ClientEndpoint(url, "", "")
+    run = BenchRun(bench, endpoint, endpoint.client().model(), stages)
+    return search(run.trial, config.first_rate, config.bisections)
 
 
 def compare(config: ServeConfig, stages: StageDisplay) -> None:
@@ -130,7 +120,7 @@ def compare(config: ServeConfig, stages: StageDisplay) -> None:
             found[name] = {}
             for length in lengths:
                 made = []
-                for trial in trials(url, config, length, vocabulary, partial(stages.show, name)):
+                for trial in trials(url, config, length, vocabulary, stages):
                     made.append(trial)
                     stages.settle()  # the table goes on below
                     print(line(name, length, trial), flush=True)
@@ -140,14 +130,16 @@ def compare(config: ServeConfig, stages: StageDisplay) -> None:
 
 
 def line(name: str, length: int, trial: Trial) -> str:
-    ttft, tpot = (f"{p50:.0f}, {p99:.0f}" for p50, p99 in (trial.ttft, trial.tpot))
-    return row(name, length, f"{trial.rate:.3f}", f"{100 * trial.attainment:.0f}%", ttft, tpot, trial.errors)
+    report = trial.report
+    ttft, tpot = (f"{each.p50:.0f}, {each.p99:.0f}" for each in (report.ttft_ms, report.tpot_ms))
+    share = f"{100 * report.good_share:.0f}%"
+    return row(name, length, f"{trial.rate:.3f}", share, ttft, tpot, sum(report.errors.values()))
 
 
 def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:
     for name, trial in found.items():
         if trial is None:
-            yield f"{length} tokens, {name}: at no rate were {MIN_ATTAINMENT:.0%} of the requests good"
+            yield f"{length} tokens, {name}: at no rate were {MIN_GOOD_SHARE:.0%} of the requests good"
         else:
             yield f"{length} tokens, {name}: goodput {trial.goodput:.2f} requests/s, at {trial.rate:.3f}/s"
     ours, unsplit, theirs = (found.get(name) for name in SERVERS)

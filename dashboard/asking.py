@@ -7,16 +7,16 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from contracts.errors import ConfigError, GatewayError
-from dashboard.prompts import ExamplePrompt
 from infra.completions_client import CompletionsClient, StreamedChunk
 from infra.keys.key_file import read_key
+from workloads.example_chats import ExampleChat
 
 MAX_CONCURRENT_REQUESTS = 4
 MAX_SILENCE_S = 30.0  # between two bytes of an answer
 MAX_ANSWER_S = 120.0
 
 
-def stream_chat(endpoint: CompletionsClient, model: str, prompt: ExamplePrompt) -> Iterator[StreamedChunk]:
+def stream_chat(endpoint: CompletionsClient, model: str, prompt: ExampleChat) -> Iterator[StreamedChunk]:
     """Streams the answer to a prompt. Raises `GatewayError`."""
     messages = [{"role": "user", "content": prompt.text}]
     request = {"model": model, "messages": messages, "max_tokens": prompt.max_tokens}
@@ -47,7 +47,7 @@ class GatewayAddress(NamedTuple):
 class ChatQuestion:
     """One question and its growing answer. One thread writes, pages read."""
 
-    def __init__(self, gateway: GatewayAddress, prompt: ExamplePrompt) -> None:
+    def __init__(self, gateway: GatewayAddress, prompt: ExampleChat) -> None:
         self.prompt = prompt
         self.text = ""
         self.request = ""  # id in the records; empty before the first chunk
@@ -71,7 +71,7 @@ class ChatQuestion:
 class Volley:
     """Sends requests, a few concurrently. Threads count, pages read."""
 
-    def __init__(self, gateway: GatewayAddress, prompts: Sequence[ExamplePrompt]) -> None:
+    def __init__(self, gateway: GatewayAddress, prompts: Sequence[ExampleChat]) -> None:
         self.total = len(prompts)
         self.answered = 0
         self.failed = 0
@@ -84,7 +84,7 @@ class Volley:
     def running(self) -> bool:
         return self.answered + self.failed < self.total
 
-    def _send(self, prompts: Sequence[ExamplePrompt]) -> None:
+    def _send(self, prompts: Sequence[ExampleChat]) -> None:
         try:
             endpoint = self._gateway.endpoint()
             model = endpoint.model()
@@ -92,13 +92,13 @@ class Volley:
             self.error = str(error)
             self.failed = self.total
             return
-        waiting = SimpleQueue[ExamplePrompt]()
+        waiting = SimpleQueue[ExampleChat]()
         for prompt in prompts:
             waiting.put(prompt)
         for _ in range(MAX_CONCURRENT_REQUESTS):
             threading.Thread(target=self._work, args=(endpoint, model, waiting), name="volley", daemon=True).start()
 
-    def _work(self, endpoint: CompletionsClient, model: str, waiting: SimpleQueue[ExamplePrompt]) -> None:
+    def _work(self, endpoint: CompletionsClient, model: str, waiting: SimpleQueue[ExampleChat]) -> None:
         while True:
             try:
                 prompt = waiting.get_nowait()

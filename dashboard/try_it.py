@@ -7,8 +7,8 @@ import streamlit as st
 from contracts.errors import StoreUnavailable
 from dashboard import markup
 from dashboard.asking import ChatQuestion, GatewayAddress, Volley
-from dashboard.prompts import FIRST_QUESTION, TWENTY_PROMPTS, ExamplePrompt
 from dashboard.source import Source
+from workloads.example_chats import EXAMPLE_CHATS, FIRST_QUESTION, ExampleChat
 
 MAX_ANSWER_TOKENS = 200
 POLL_PERIOD_S = 0.3  # only while an answer arrives
@@ -43,7 +43,7 @@ def volley_progress() -> None:
 
 
 def _send(gateway: GatewayAddress) -> None:
-    st.session_state["volley"] = Volley(gateway, TWENTY_PROMPTS)
+    st.session_state["volley"] = Volley(gateway, EXAMPLE_CHATS)
 
 
 def _box(source: Source, gateway: GatewayAddress) -> None:
@@ -54,7 +54,7 @@ def _box(source: Source, gateway: GatewayAddress) -> None:
         )
         asked = st.form_submit_button("Ask", type="primary")
     if asked and text.strip():
-        st.session_state["question"] = ChatQuestion(gateway, ExamplePrompt(text.strip(), MAX_ANSWER_TOKENS))
+        st.session_state["question"] = ChatQuestion(gateway, ExampleChat(text.strip(), MAX_ANSWER_TOKENS))
         st.rerun()
     question: ChatQuestion | None = st.session_state.get("question")
     if question is not None:

@@ -26,6 +26,8 @@ class StreamedChunk(NamedTuple):
     response: str  # id of the response, as the client sees it
     text: str  # text added to the answer
     tokens: int | None  # output tokens of the whole answer, in the usage event
+    prompt_tokens: int | None = None  # in the usage event
+    cached_tokens: int | None = None  # prompt tokens that the server found computed, if the usage event tells
 
 
 class CompletionEvents:
@@ -140,7 +142,10 @@ def _chunk(data: bytes) -> StreamedChunk:
         if error := event.get("error"):
             raise GatewayError(str(error["message"]))
         text = "".join(_text(choice) for choice in event.get("choices", ()))
-        return StreamedChunk(str(event.get("id", "")), text, (event.get("usage") or {}).get("completion_tokens"))
+        usage = event.get("usage") or {}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        counts = usage.get("completion_tokens"), usage.get("prompt_tokens"), cached
+        return StreamedChunk(str(event.get("id", "")), text, *counts)
     except ValueError:
         raise GatewayError("the endpoint sent an event that is not JSON") from None
     except (LookupError, TypeError, AttributeError):

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from launcher.bench.bench import bench
 from launcher.chat import chat
 from launcher.compose import compose
 from launcher.key import key
@@ -21,6 +22,7 @@ from launcher.words import answer
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": up,
     "chat": chat,
+    "bench": bench,
     "status": status,
     "key": key,
     "run": run_service,

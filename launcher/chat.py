@@ -11,9 +11,9 @@ from contracts.errors import BatonError, ConfigError, GatewayError
 from contracts.slo import Timings
 from infra.cli import parse
 from infra.completions_client import CompletionsClient
-from infra.keys.key_file import read_key
 from infra.process.dying import die_with
-from launcher.host.instances import Instance, running
+from launcher.endpoint import endpoint_of, running_instance
+from launcher.host.instances import running
 from launcher.options import ROOT, ChatConfig
 
 with suppress(ImportError):  # missing in some builds of Python
@@ -48,22 +48,11 @@ def chat(arguments: Sequence[str]) -> int:
 
 def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
     """Finds the endpoint, its key and its certificate. Raises `BatonError`."""
-    found = None if config.url else _running()
+    found = None if config.url else running_instance()
     url = config.url or (found.url if found is not None else _offer(stack))
     if not url:
         raise GatewayError("no instance is running; start one with ./baton up, or name one with --url")
-    key = read_key(config.api_key_file, "--api-key-file") or os.environ.get("BATON_API_KEY", "")
-    if found is not None and not key:
-        key = read_key(found.key_file, "--api-key-file")
-    return CompletionsClient(url, key=key, cert=config.cert or (found.cert if found is not None else ""))
-
-
-def _running() -> Instance | None:
-    found = running()
-    if len(found) > 1:
-        others = ", ".join(instance.url for instance in found[1:])
-        print(f"also running: {others} (--url chooses)", file=sys.stderr)
-    return found[0] if found else None
+    return endpoint_of(url, found, config.api_key_file, config.cert).client()
 
 
 def _offer(stack: ExitStack) -> str:

@@ -13,6 +13,7 @@ Baton serves large language models with prefill and decode split into two servic
 
   ./baton up         start everything on this host, and stop it with Ctrl-C
   ./baton chat       talk to the running instance
+  ./baton bench      put a load on an endpoint, and measure TTFT, TPOT and goodput
   ./baton status     show the instances on this host, or with --on ray the deployment on a Ray cluster
   ./baton key        make, list and revoke the keys that clients need
   ./baton run        run one service of a deployment over several hosts, such as ./baton run decode
@@ -30,6 +31,7 @@ Examples:
   ./baton up --port 18080 --dashboard-port 0       another port, no dashboard
   ./baton up --on ray --prefill 2 --decode 2       spread over the Ray cluster that this host is a node of
   ./baton chat --url http://127.0.0.1:18080
+  ./baton bench --find-goodput --prompt-tokens 512 --output-tokens 64
   ./baton test -k launcher
 
 `./baton COMMAND --help` lists a command's options.

@@ -30,8 +30,9 @@ ALLOWED: dict[str, set[str]] = {
     "prefill_service": {*BASE, "engine", "kvtransfer", "worker"},
     "decode_service": {*BASE, "engine", "kvtransfer", "worker"},
     "gateway": {*BASE},
-    "dashboard": {*BASE},
-    "launcher": {*BASE},
+    "workloads": {*BASE},
+    "dashboard": {*BASE, "workloads"},
+    "launcher": {*BASE, "workloads"},
     "demo_model": set(),
 }
 ALLOWED["testing"] = {*BASE, "worker"}
@@ -52,6 +53,7 @@ WITH_ROOMS = (
     "gateway.web",
     "gateway.openai",
     "launcher",
+    "workloads",
     "testing",
     "benchmarks",
 )
@@ -89,6 +91,7 @@ PURE = (
     "pricing",
     "infra",
     "checkpoints",
+    "workloads",
     "engine/schedule",
     "engine/blocks",
     "engine/speculation/control",

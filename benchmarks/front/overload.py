@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.load import arrivals, send_at
 from benchmarks.processes.children import child, exit_status
 from benchmarks.processes.python_path import ROOT
 from benchmarks.processes.usable import usable_workers, wait_until
@@ -28,8 +28,10 @@ from benchmarks.random_model import SHAPES, make
 from benchmarks.report import head, row
 from contracts.slo import SLO, Timings, parse_objective, percentile
 from infra.completions_client import CompletionEvents
+from launcher.bench.sender import send_at
 from launcher.checking.preflight import check_port
 from launcher.stages import StageDisplay
+from workloads.arrivals import Arrivals
 
 HOST = "127.0.0.1"
 WORKER_COUNT = 4
@@ -127,7 +129,7 @@ async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
         rate = given.times * (given.bears or bears)
         bodies = [body() for _ in range(round(rate * given.seconds))]
         sends = [partial(ask, client, one, headers) for one in bodies]
-        outcomes = await asyncio.gather(*await send_at(arrivals(rate, len(bodies), chance), sends))
+        outcomes = await asyncio.gather(*await send_at(islice(Arrivals(rate).times(chance), len(bodies)), sends))
         facts = (await client.get("/stats")).json()
     told = facts["gateway"].get("predicted") or {}
     return Measured(bears, outcomes, given.seconds, told.get("median_error") if told.get("requests") else None)

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Coroutine, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 import httpx
 
 from benchmarks.front.overload import BURST_REQUESTS, Outcome, ask, body_of, system
-from benchmarks.load import arrivals, send_at
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from benchmarks.processes.usable import bearer
@@ -31,7 +31,9 @@ from contracts.errors import BatonError
 from contracts.slo import percentile
 from infra.keys.api_key import KeyOptions, NewKey, make_key
 from infra.keys.key_file import change_keys
+from launcher.bench.sender import send_at
 from launcher.stages import StageDisplay
+from workloads.arrivals import Arrivals
 
 ANSWER_TIMEOUT_S = 300.0  # s after which an answer is given up
 CANCEL_TIMEOUT_S = 60.0  # within which cancelled requests end
@@ -87,7 +89,7 @@ class Tenants:
 
     async def _load(self, rate: float, seconds: float, headers: Mapping[str, str]) -> list[asyncio.Task[Outcome]]:
         count = max(1, round(rate * seconds))
-        return await send_at(arrivals(rate, count, self._chance), [partial(self._ask, headers)] * count)
+        return await send_at(islice(Arrivals(rate).times(self._chance), count), [partial(self._ask, headers)] * count)
 
     def _ask(self, headers: Mapping[str, str]) -> Coroutine[Any, Any, Outcome]:
         given = self._given

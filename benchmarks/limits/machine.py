@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.limits.fused_rate import fused_rate
-from benchmarks.report import processor
 from engine.backends.reference.linear import can_pack
+from launcher.bench.machine import processor
 
 GIBIBYTE = 1 << 30
 SHAPES = ((256, 512, 512), (512, 576, 1536), (512, 1024, 1024), (1024, 2048, 2048))

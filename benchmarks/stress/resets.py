@@ -26,13 +26,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.load import send_at
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import SplitSystem, split_system
 from benchmarks.processes.usable import bearer
 from contracts.errors import BatonError
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
+from launcher.bench.sender import send_at
 from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 

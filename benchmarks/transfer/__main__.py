@@ -32,7 +32,7 @@ import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks.processes.children import child, end_on_termination
-from benchmarks.report import head, processor, row
+from benchmarks.report import head, row
 from benchmarks.transfer.ends import (
     LAYERS,
     SECRET,
@@ -46,6 +46,7 @@ from benchmarks.transfer.ends import (
 from engine.kv.pool import KVPool
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
+from launcher.bench.machine import processor
 
 GIGA = 1e9
 MIB = 1 << 20

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from dashboard.asking import ChatQuestion, GatewayAddress, Volley, request_of
-from dashboard.prompts import TWENTY_PROMPTS, ExamplePrompt
 from tests.dashboard.samples import GATEWAY
 from tests.dashboard.stand_in import WORDS, StandIn
 from tests.waiting import wait_until
+from workloads.example_chats import EXAMPLE_CHATS, ExampleChat
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -25,7 +25,7 @@ def test_request_of(response: str) -> None:
 
 
 def answered(url: str, text: str) -> ChatQuestion:
-    question = ChatQuestion(GatewayAddress(url), ExamplePrompt(text, 50))
+    question = ChatQuestion(GatewayAddress(url), ExampleChat(text, 50))
     wait_until(lambda: question.ended_at is not None, "the answers")
     return question
 
@@ -45,8 +45,8 @@ def test_no_gateway_is_a_sentence(url: str, sentence: str) -> None:
 
 
 def test_a_volley_sends_every_prompt_once(stand_in: StandIn) -> None:
-    volley = Volley(GatewayAddress(stand_in.url), [*TWENTY_PROMPTS, ExamplePrompt("refuse", 5)])
+    volley = Volley(GatewayAddress(stand_in.url), [*EXAMPLE_CHATS, ExampleChat("refuse", 5)])
     wait_until(lambda: not volley.running, "the answers")
     assert (volley.answered, volley.failed, volley.error) == (20, 1, "the prompt is <too> long")
     sent = sorted(body["messages"][0]["content"] for body in stand_in.asked)
-    assert sent == sorted([*(prompt.text for prompt in TWENTY_PROMPTS), "refuse"])
+    assert sent == sorted([*(prompt.text for prompt in EXAMPLE_CHATS), "refuse"])

@@ -1,13 +1,15 @@
 """The whole system in a browser: numbers move during a load, Try it shows a request's way, a screenshot is stored."""
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 from playwright.sync_api import expect
 
-from benchmarks.load import LoadConfig, run
+from launcher.bench.options import BenchConfig
+from launcher.bench.run import BenchRun
+from launcher.endpoint import ClientEndpoint
+from launcher.stages import StageDisplay
 from tests.browser import STEP_MS, chromium, new_page, store_screenshot
 
 LOAD = 12  # requests, as many as the page's table shows
@@ -30,10 +32,12 @@ def test_numbers_move_and_a_request_shows_its_way(system: System, tmp_path: Path
         expect(page.locator(".b-table").first).to_contain_text("ready", timeout=STEP_MS)
         before = goodput.inner_text()
 
-        load = LoadConfig(url=system.gateway_url, rate=6.0, requests=LOAD, max_tokens=24)
+        load = BenchConfig(rate=6.0, requests=LOAD, output_tokens="24", warm_up=0)
+        gateway = ClientEndpoint(system.gateway_url, "", "")
+        run = BenchRun(load, gateway, gateway.client().model(), StageDisplay())
         with ThreadPoolExecutor(1) as aside:  # Playwright has this thread's event loop
-            results = aside.submit(lambda: asyncio.run(run(load))).result(timeout=LOAD_SECONDS)
-        assert [result.error for result in results if result.error] == []
+            report = aside.submit(run.load, load).result(timeout=LOAD_SECONDS)
+        assert report.errors == {} and report.answered == LOAD
         expect(goodput).not_to_have_text(before, timeout=STEP_MS)
         expect(page.locator('[data-tile="ttft"]')).to_contain_text("p95", timeout=STEP_MS)
         expect(page.locator('[data-tile="tpot"]')).to_contain_text("p95", timeout=STEP_MS)

@@ -20,7 +20,6 @@ import zmq
 import zmq.asyncio
 from msgspec import Meta, Struct
 
-from benchmarks.load import machine
 from benchmarks.processes.children import exit_status, last_line
 from benchmarks.processes.split_system import SplitSystem, split_system
 from contracts.errors import BatonError
@@ -31,6 +30,7 @@ from contracts.messages.wire import encode
 from infra.cli import parse_or_exit
 from infra.network.curve_keys import CurveKeys
 from infra.network.sockets import dealer, payload_dealer, send_now
+from launcher.bench.machine import machine
 from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 from tests.fuzz.frames import Frames, Mutator, Target, raw

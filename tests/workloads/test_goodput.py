@@ -4,14 +4,22 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.load import Result
-from benchmarks.peers.goodput import MAX_DOUBLINGS, Trial, best, search, trial_of
 from contracts.slo import SLO, Timings
+from workloads.goodput import MAX_DOUBLINGS, Trial, best, search
+from workloads.outcome import RequestOutcome
+from workloads.report import Report, make_report
+
+REQUESTS = 400
+
+
+def report(good: int, requests: int = REQUESTS) -> Report:
+    outcomes = [RequestOutcome(0.0, 0.0, 1.0, Timings(1.0 if n < good else 9.0, 9.0, 1)) for n in range(requests)]
+    return make_report(outcomes, SLO(5.0, 1.0), server="", model="", load={})
 
 
 def server(capacity: float) -> Callable[[float], Trial]:
     """Every request is good up to `capacity`, half of them above it."""
-    return lambda rate: Trial(rate, 1.0 if rate <= capacity else 0.5, (0.0, 0.0), (0.0, 0.0), 0)
+    return lambda rate: Trial(rate, report(REQUESTS if rate <= capacity else REQUESTS // 2))
 
 
 @pytest.mark.parametrize(
@@ -34,10 +42,7 @@ def test_a_server_that_is_never_good_has_no_goodput() -> None:
     assert len(trials) == 1 + MAX_DOUBLINGS and best(trials) is None
 
 
-def test_a_trial_counts_what_failed() -> None:
-    results = [Result(Timings(100.0 * (i + 1), 100.0 * (i + 1) + 50.0 * 10, 11), "", 1.0) for i in range(8)]
-    results.append(Result(Timings(100.0, 100.0 + 101.0 * 10, 11), "", 1.0))  # TPOT over the limit
-    results.append(Result(None, "status 500", 1.0))
-    trial = trial_of(3.0, results, SLO(700.0, 100.0))
-    assert trial == Trial(3.0, 0.7, (400.0, 800.0), (50.0, 101.0), 1) and not trial.passed
-    assert trial.goodput == pytest.approx(2.1)
+def test_a_trial_says_whether_chance_may_have_decided() -> None:
+    assert Trial(3.0, report(37, 40)).passed and not Trial(3.0, report(37, 40)).sure
+    assert Trial(3.0, report(390)).sure and Trial(3.0, report(300)).sure and not Trial(3.0, report(300)).passed
+    assert Trial(4.0, report(300), wanted_share=0.5).passed and Trial(4.0, report(300)).goodput == 3.0

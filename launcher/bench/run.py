@@ -1,0 +1,117 @@
+"""Sends the loads that the options of `baton bench` describe, and sums up each as a report."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from itertools import islice, takewhile
+from pathlib import Path
+
+import msgspec
+
+from infra.cli import spell
+from infra.process.ending import end
+from infra.process.tasks import child
+from launcher.bench.options import BenchConfig
+from launcher.bench.sender import Sender, http_client
+from launcher.endpoint import ClientEndpoint
+from launcher.stages import StageDisplay
+from workloads.goodput import Trial
+from workloads.outcome import RequestOutcome
+from workloads.report import Report, make_report
+from workloads.request import TimedRequest, timed
+from workloads.trace import read_trace
+
+MIN_TRIAL_REQUESTS = 40
+"""Requests at each rate of a search, so that a good share of 90% differs from one of 75% by more than chance."""
+MAX_LOAD_REQUESTS = 1_000_000
+PROGRESS_PERIOD_S = 0.5
+
+
+class BenchRun:
+    """Measures one endpoint, once or at several rates; each load has arrivals and prompts of its own."""
+
+    def __init__(self, config: BenchConfig, endpoint: ClientEndpoint, model: str, stages: StageDisplay) -> None:
+        self._config = config
+        self._endpoint = endpoint
+        self._model = model
+        self.stages = stages
+        self._seed = config.seed
+        self._warm = False
+
+    def trial(self, rate: float) -> Trial:
+        seconds = max(self._config.seconds, MIN_TRIAL_REQUESTS / rate)
+        config = msgspec.structs.replace(self._config, rate=rate, seconds=seconds)
+        return Trial(rate, self.load(config, give_up=True), self._config.share)
+
+    def load(self, config: BenchConfig, give_up: bool = False) -> Report:
+        """Sends one load. Ctrl-C ends it, and the report then says so. Raises `BatonError`.
+
+        `give_up`: does not wait for answers that can no longer be good.
+        """
+        self._seed += 1
+        outcomes, interrupted = asyncio.run(self._send(config, random.Random(self._seed), give_up))
+        return make_report(
+            outcomes,
+            config.slo(),
+            server=self._endpoint.url,
+            model=self._model,
+            load={each.option: each.text for each in spell(config) if not each.usual},
+            interrupted=interrupted,
+        )
+
+    async def _send(
+        self, config: BenchConfig, chance: random.Random, give_up: bool
+    ) -> tuple[list[RequestOutcome], bool]:
+        requests = config.workload().requests(chance)
+        load = _timed_requests(config, chance) if not config.concurrency else []
+        async with http_client(self._endpoint, config.timeout) as client:
+            if not self._warm:
+                self.stages.show("bench", "warming up")
+                warm_up = Sender(client, self._model, config.vocabulary)
+                for _ in range(config.warm_up):
+                    await warm_up.exchange(next(requests), 0.0)
+                self._warm = True
+            sender = Sender(client, self._model, config.vocabulary)
+            progress = child(self._show(sender, config, len(load)))
+            interrupted = False
+            try:
+                if config.concurrency:
+                    some = islice(requests, config.requests or MAX_LOAD_REQUESTS)
+                    await sender.closed_load(some, config.concurrency, config.seconds)
+                else:
+                    await sender.open_load(load, _longest_good_s(config, load) if give_up else None)
+            except asyncio.CancelledError:
+                interrupted = True  # Ctrl-C: what was measured until then is reported
+            finally:
+                await end([progress])
+        return sender.outcomes, interrupted
+
+    async def _show(self, sender: Sender, config: BenchConfig, planned: int) -> None:
+        name = (
+            f"{config.concurrency} clients"
+            if config.concurrency
+            else "trace"
+            if config.trace
+            else f"{config.rate:.3g}/s"
+        )
+        of = f" of {planned}" if planned else ""
+        while True:
+            ended = len(sender.outcomes)
+            percent = 100 * ended // planned if planned else None
+            self.stages.show(name, "sending", percent, f"{sender.sent}{of} sent, {sender.sent - ended} in progress")
+            await asyncio.sleep(PROGRESS_PERIOD_S)
+
+
+def _longest_good_s(config: BenchConfig, load: Sequence[TimedRequest]) -> float:
+    """Returns how long the longest answer may take, s, if it keeps both limits."""
+    longest = max((each.request.output_tokens for each in load), default=1)
+    return (config.slo_ttft_ms + config.slo_tpot_ms * (longest - 1)) / 1000
+
+
+def _timed_requests(config: BenchConfig, chance: random.Random) -> Sequence[TimedRequest]:
+    """Returns the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
+    most = config.requests or MAX_LOAD_REQUESTS
+    if config.trace:
+        return list(islice(read_trace(Path(config.trace), config.trace_speed), most))
+    times = takewhile(lambda at: at < config.seconds, config.arrivals().times(chance))
+    return timed(times, config.workload().requests(chance), most)

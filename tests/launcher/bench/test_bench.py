@@ -1,0 +1,93 @@
+"""`baton bench` as a process, against a server that answers as the gateway does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from launcher.bench.bench import BAD_INPUT, bench
+from launcher.options import ROOT
+from tests.dashboard.stand_in import StandIn
+from workloads.report import Report
+
+TIMEOUT_S = 50.0
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with StandIn() as server:
+        yield server
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "launcher", "bench", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    with start(*words) as process:
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, output, errors
+
+
+def test_a_load_is_shown_written_and_compared(stand_in: StandIn, tmp_path: Path) -> None:
+    file = str(tmp_path / "report.json")
+    options = ("--rate", "100", "--requests", "12", "--output-tokens", "9", "--warm-up", "1", "--json", file)
+    status, output, errors = run(stand_in.url, *options)
+    assert status == 0 and "12 (100%) met TTFT 2000 ms" in output and "warming up" in errors
+    report = msgspec.json.decode(Path(file).read_bytes(), type=Report)
+    assert (report.requests, report.answered, report.model, len(stand_in.asked)) == (12, 12, "demo", 13)
+    assert report.load["--rate"] == "100.0" and report.server == stand_in.url
+    status, output, _ = run("--compare", file, file)
+    assert status == 0 and "goodput, requests/s" in output and "1.00" in output
+
+
+def test_a_search_shows_each_rate_and_the_goodput(stand_in: StandIn, tmp_path: Path) -> None:
+    file = tmp_path / "trials.json"
+    limits = ("--slo-ttft-ms", "0.001", "--output-tokens", "9", "--seconds", "0.001")
+    status, output, _ = run(stand_in.url, "--sweep", "400,800", *limits, "--json", str(file))
+    assert status == 0 and "goodput   0: at no rate were 90% of the requests good" in output
+    assert [trial["rate"] for trial in json.loads(file.read_bytes())] == [400.0, 800.0]
+    assert {trial["report"]["missed"]["ttft"] > 0 for trial in json.loads(file.read_bytes())} == {True}
+
+
+def test_interrupted_loads_show_what_was_measured(stand_in: StandIn) -> None:
+    with start(stand_in.url, "--rate", "40", "--seconds", "600", "--warm-up", "0") as process:
+        assert process.stderr is not None
+        while "sending" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130 and "goodput" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("http://127.0.0.1:1",), "cannot be reached"),
+        (("http://h", "--peak", "9"), "--peak: 9.0: goes with --profile"),
+        (("http://h", "--profile", "ramp", "--peak", "1"), "--peak: 1.0: must be above --rate 2"),
+        (("http://h", "--prompt-tokens", "9"), "--output-tokens"),
+        (("http://h", "--shared-tokens", "9"), "--shared-tokens: 9: needs --prompt-tokens"),
+        (("http://h", "--sweep", "1,x"), "--sweep: '1,x': expected"),
+        (("http://h", "--sweep", "1", "--concurrency", "3"), "--sweep: '1': cannot be used with --concurrency"),
+        (("http://h", "--ratte", "1"), "--ratte"),
+        (("--compare", "one.json"), "expected two files"),
+        (("--rate", "1", "--compare", "one.json"), "--compare: 'one.json': stands alone"),
+        (("--compare", "pyproject.toml", "none.json"), "--compare: 'pyproject.toml': is no report"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert bench(words) == BAD_INPUT
+    errors = capsys.readouterr().err
+    assert error in errors and errors.startswith("error: ") and errors.count("\n") == 1

@@ -1,0 +1,90 @@
+"""The load generator against a server that answers as the gateway does."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from launcher.bench.sender import Sender, http_client
+from launcher.endpoint import ClientEndpoint
+from tests.dashboard.stand_in import StandIn
+from workloads.outcome import RequestOutcome
+from workloads.request import PlannedRequest, Span, TimedRequest
+
+NEVER_ANSWERED = PlannedRequest(5, spans=(Span(1, 3),))
+"""With a vocabulary of one id it begins with 0, which the server leaves without an answer."""
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with StandIn() as server:
+        yield server
+
+
+def sent(url: str, requests: Sequence[TimedRequest], linger_s: float | None = None) -> list[RequestOutcome]:
+    async def send() -> list[RequestOutcome]:
+        async with http_client(ClientEndpoint(url, "", ""), timeout_s=60.0) as client:
+            sender = Sender(client, "demo", vocabulary=1)
+            await sender.open_load(requests, linger_s)
+            return sender.outcomes
+
+    return asyncio.run(send())
+
+
+def test_every_request_is_sent_at_its_time_and_timed(stand_in: StandIn) -> None:
+    outcomes = sent(stand_in.url, [TimedRequest(0.005 * n, PlannedRequest(9, "Hello!")) for n in range(15)])
+    assert len(outcomes) == len(stand_in.asked) == 15
+    assert {(body["max_tokens"], body["model"]) for body in stand_in.asked} == {(9, "demo")}
+    for outcome in outcomes:
+        assert outcome.error == "" and outcome.timings is not None and outcome.sent_s >= outcome.due_s
+        assert outcome.timings.output_tokens == 7 and 0 < outcome.timings.ttft_ms <= outcome.timings.e2e_ms
+        # Pieces of an answer may arrive together, but each is a gap.
+        assert len(outcome.gaps_ms) == 6
+        assert sum(outcome.gaps_ms) == pytest.approx(outcome.timings.e2e_ms - outcome.timings.ttft_ms)
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        ("refuse", "status 400: the prompt is <too> long"),
+        ("fail inside", "a worker was lost"),
+        ("break off", "broke off"),
+    ],
+)
+def test_a_failure_is_an_error_not_a_figure(stand_in: StandIn, question: str, error: str) -> None:
+    (outcome,) = sent(stand_in.url, [TimedRequest(0.0, PlannedRequest(5, question))])
+    assert outcome.timings is None and error in outcome.error
+
+
+def test_an_endpoint_that_is_away_is_an_error() -> None:
+    (outcome,) = sent("http://127.0.0.1:1", [TimedRequest(0.0, PlannedRequest(5, "Hello!"))])
+    assert "ConnectError" in outcome.error
+
+
+def test_requests_that_are_not_answered_in_time_are_cut_off_and_counted(stand_in: StandIn) -> None:
+    outcomes = sent(stand_in.url, [TimedRequest(0.0, NEVER_ANSWERED)] * 2, linger_s=0.0)
+    assert [outcome.error for outcome in outcomes] == ["no answer in time"] * 2
+
+
+def test_clients_of_a_closed_load_wait_for_their_answers(stand_in: StandIn) -> None:
+    async def send() -> Sender:
+        async with http_client(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as client:
+            sender = Sender(client, "demo", vocabulary=1)
+            await sender.closed_load(iter([PlannedRequest(5, "Hello!")] * 20), 3, seconds=60.0)
+            return sender
+
+    outcomes = asyncio.run(send()).outcomes
+    assert len(outcomes) == 20 and {outcome.error for outcome in outcomes} == {""}
+    moments = sorted([(each.sent_s, 1) for each in outcomes] + [(each.ended_s, -1) for each in outcomes])
+    in_progress = [sum(change for _, change in moments[: n + 1]) for n in range(len(moments))]
+    assert max(in_progress) <= 3
+
+
+def test_no_request_is_sent_when_the_seconds_are_over(stand_in: StandIn) -> None:
+    async def send() -> Sender:
+        async with http_client(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as client:
+            sender = Sender(client, "demo", vocabulary=1)
+            await sender.closed_load(iter([PlannedRequest(5, "Hello!")] * 20), 3, seconds=0.0)
+            return sender
+
+    assert asyncio.run(send()).sent == 0

@@ -1,0 +1,64 @@
+"""Figures of a load, from outcomes that are known."""
+
+import msgspec
+import pytest
+
+from contracts.slo import SLO, Timings
+from workloads.outcome import RequestOutcome
+from workloads.report import Missed, Percentiles, Report, make_report, percentiles, share_interval
+from workloads.table import comparison, table
+
+OUTCOMES = [
+    RequestOutcome(0.0, 0.0, 0.5, Timings(100.0, 500.0, 41), (10.0, 30.0), 100, 40),
+    RequestOutcome(0.5, 0.501, 3.9, Timings(3000.0, 3400.0, 41), (20.0,), 300),
+    RequestOutcome(0.6, 0.6, 3.7, Timings(90.0, 3100.0, 11), (), 100),
+    RequestOutcome(0.7, 0.7, 3.8, Timings(2100.0, 5100.0, 3)),
+    RequestOutcome(0.8, 0.81, 4.0, error="status 500"),
+]
+
+
+def report() -> Report:
+    return make_report(OUTCOMES, SLO(2000.0, 100.0), server="http://s", model="m", load={"--rate": "4"})
+
+
+def test_counts_and_rates() -> None:
+    made = report()
+    assert (made.requests, made.answered, made.good, made.good_share) == (5, 4, 1, 0.2)
+    assert made.missed == Missed(ttft=1, tpot=1, both=1) and made.errors == {"status 500": 1}
+    assert (made.seconds, made.requests_per_s, made.goodput_per_s) == (4.0, 1.0, 0.25)
+    assert (made.output_tokens_per_s, made.prompt_tokens_per_s, made.cached_share) == (24.0, 125.0, 0.08)
+    assert made.itl_ms == Percentiles(20.0, 20.0, 30.0, 30.0, 30.0, 30.0)
+    assert made.late_ms.max == pytest.approx(10.0)
+
+
+def test_a_spread_is_of_the_nearest_ranks() -> None:
+    assert percentiles(float(n) for n in range(1, 101)) == Percentiles(50.5, 50.0, 90.0, 95.0, 99.0, 100.0)
+    assert percentiles([]) == Percentiles()
+
+
+def test_json_is_read_as_it_was_written() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(report()), type=Report) == report()
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    # Newcombe (1998), table I, method 3 (score): 81 of 263.
+    assert share_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert share_interval(0, 0) == (0.0, 1.0)
+    assert share_interval(10, 10)[1] == 1.0 and share_interval(0, 10)[0] == 0.0
+
+
+def test_a_table_says_what_was_missed_and_when_the_generator_was_late() -> None:
+    lines = "\n".join(table(report()))
+    assert "1 of 5 (20%) met TTFT 2000 ms and TPOT 100 ms" in lines
+    assert "missed    1 by TTFT, 1 by TPOT, 1 by both" in lines and "1 x status 500" in lines
+    assert "8% of the prompt tokens from a cache" in lines and "were sent 10 ms late" in lines
+    punctual = make_report(OUTCOMES[:1], SLO(2000.0, 100.0), server="", model="", load={})
+    assert "late or later" not in "\n".join(table(punctual))
+
+
+def test_a_comparison_has_ratios() -> None:
+    faster = make_report(OUTCOMES[:1], SLO(2000.0, 100.0), server="", model="", load={})
+    lines = {line[:24].strip(): line[24:].split() for line in comparison(report(), faster, ("before", "after"))}
+    assert lines[""] == ["before", "after", "ratio"]
+    assert lines["TTFT p99, ms"] == ["3000.00", "100.00", "0.03"]
+    assert lines["goodput, requests/s"] == ["0.25", "2.00", "8.00"] and lines["errors"] == ["1.00", "0.00", "0.00"]

@@ -1,0 +1,20 @@
+"""What a client saw of one request, measured or simulated."""
+
+from msgspec import Struct
+
+from contracts.slo import Timings
+
+
+class RequestOutcome(Struct, frozen=True):
+    """One request as its client saw it: times, or an error. Seconds count from the load's start."""
+
+    due_s: float
+    sent_s: float
+    ended_s: float
+    timings: Timings | None = None
+    gaps_ms: tuple[float, ...] = ()
+    """Times between the pieces of the answer."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that the server found computed, as far as it tells."""
+    error: str = ""

@@ -1,0 +1,70 @@
+"""Requests of a workload: example chats, or prompts of token ids in which equal parts are equal prefixes."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from msgspec import Struct
+
+from workloads.example_chats import EXAMPLE_CHATS
+from workloads.lengths import Lengths
+
+
+class Span(Struct, frozen=True):
+    """A run of random token ids. Two spans of one seed begin with the same ids."""
+
+    seed: int
+    tokens: int
+
+    def ids(self, vocabulary: int) -> list[int]:
+        # 32 random bits for each id: `randrange` would take forty times as long.
+        drawn = memoryview(random.Random(self.seed).randbytes(4 * self.tokens)).cast("I")
+        return [number % vocabulary for number in drawn]
+
+
+class PlannedRequest(Struct, frozen=True):
+    """A request before it is sent: a chat's text, or spans of token ids, and the tokens of its answer."""
+
+    output_tokens: int
+    chat: str = ""
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The prompt's length in tokens; 0 for a chat, whose tokens only the server knows."""
+        return sum(span.tokens for span in self.spans)
+
+
+class Workload(Struct, frozen=True):
+    """Describes requests: example chats without `prompt`; else random token ids behind a prefix that all share.
+
+    `output`: lengths of answers, None for each chat's own. `shared_tokens`: of the prefix, beyond the prompt's length.
+    """
+
+    prompt: Lengths | None = None
+    output: Lengths | None = None
+    shared_tokens: int = 0
+
+    def requests(self, chance: random.Random) -> Iterator[PlannedRequest]:
+        """Yields requests without an end. No two prompts of token ids are equal behind the shared prefix."""
+        shared = (Span(chance.getrandbits(32), self.shared_tokens),) if self.shared_tokens else ()
+        for _ in repeat(None):
+            if self.prompt is None:
+                example = chance.choice(EXAMPLE_CHATS)
+                tokens = self.output.draw(chance) if self.output is not None else example.max_tokens
+                yield PlannedRequest(tokens, example.text)
+                continue
+            assert self.output is not None
+            own = Span(chance.getrandbits(64), self.prompt.draw(chance))
+            yield PlannedRequest(self.output.draw(chance), spans=(*shared, own))
+
+
+class TimedRequest(Struct, frozen=True):
+    """A request and the time at which it is due, s since the load's start."""
+
+    due_s: float
+    request: PlannedRequest
+
+
+def timed(times: Iterator[float], requests: Iterator[PlannedRequest], count: int) -> Sequence[TimedRequest]:
+    return [TimedRequest(at, request) for _, at, request in zip(range(count), times, requests, strict=False)]
