@@ -160,44 +160,35 @@ INLINE struct fp8_block fp8_block_at(const struct linear *layer, const char *pan
 }
 
 #if defined HAS_WIDE_PRODUCT
-#if LANES == 8
 #define FEW_FP8_ROWS 2
 /* Converts four inputs of LANES outputs, without NaN, to fp32: shifts exponent and fraction, then corrects the bias. */
-INLINE void numbers_of_fp8(const char *codes, vec numbers[4])
+INLINE void numbers_of_fp8(uvec group, vec numbers[4])
 {
-    uvec group;
-    memcpy(&group, codes, sizeof group);
-    _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
         numbers[i] = (vec)(((ivec)(group << (24 - 8 * i)) >> 4) & (int32_t)0x87f00000) * 0x1p120f;
 }
 
-static int has_nan(const char *codes, long bytes)
-{
-    const __m256i sign = _mm256_set1_epi8((char)0x80);
-    __m256i found = _mm256_setzero_si256();
-    for (long at = 0; at < bytes; at += sizeof found) {
-        const __m256i group = _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(codes + at)), sign);
-        found = _mm256_or_si256(found, _mm256_cmpeq_epi8(group, _mm256_set1_epi8((char)0xff)));
-    }
-    return _mm256_movemask_epi8(found) != 0;
-}
-
-/* As `add_wide_rows` for both halves, with codes dequantized in registers: few rows do not pay for a detour by memory. */
-INLINE void add_fp8_rows(
+/* As `add_wide_rows` for both halves, with codes dequantized in registers: few rows do not pay for a detour by memory.
+   Returns 0, and leaves the sums as they are, where a code is NaN. */
+INLINE int add_fp8_rows(
     const int rows, const float *x, const char *codes, long depth, int fresh, float *even, float *odd)
 {
     float *const sums[2] = {even, odd};
     vec sum[2][FEW_FP8_ROWS][TILE_VECTORS];
+    uvec carries = {0};
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++)
         load_sums(rows, fresh, sums[half], PANEL, sum[half]);
-    for (long k = 0; k < depth; k += 4, codes += 4 * PANEL) {
-#pragma GCC unroll 2
-        for (int v = 0; v < TILE_VECTORS; v++) {
+    for (long k = 0; k < depth; k += 4) {
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++, codes += sizeof(uvec)) {
             vec numbers[4];
-            numbers_of_fp8(codes + v * 4 * LANES, numbers);
+            uvec group;
+            memcpy(&group, codes, sizeof group);
+            _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
+            carries |= (group & 0x7f7f7f7fu) + 0x01010101u; /* magnitude 127 is NaN */
+            numbers_of_fp8(group, numbers);
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++)
 #pragma GCC unroll 2
@@ -205,20 +196,21 @@ INLINE void add_fp8_rows(
                     add_fused(all(x[(k + i) * rows + row]), numbers[i], &sum[i % 2][row][v]);
         }
     }
+    if (any((carries & 0x80808080u) != 0))
+        return 0;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++)
         store_sums(rows, sum[half], sums[half], PANEL);
+    return 1;
 }
 
-static __attribute__((noinline)) void add_few_fp8(
+static __attribute__((noinline)) int add_few_fp8(
     long rows, const float *x, const char *codes, long depth, int fresh, float *even, float *odd)
 {
     if (rows == 1)
-        add_fp8_rows(1, x, codes, depth, fresh, even, odd);
-    else
-        add_fp8_rows(FEW_FP8_ROWS, x, codes, depth, fresh, even, odd);
+        return add_fp8_rows(1, x, codes, depth, fresh, even, odd);
+    return add_fp8_rows(FEW_FP8_ROWS, x, codes, depth, fresh, even, odd);
 }
-#endif
 
 /* sums [rows, PANEL] = strips of x times a panel, without the outputs' scales. */
 static void multiply_fp8(
@@ -236,19 +228,17 @@ static void multiply_fp8(
     for (long begin = 0; begin < inputs; begin += block.depth) {
         block = fp8_block_at(layer, panel, begin);
         const long depth = least(block.depth, inputs - begin);
-#if defined FEW_FP8_ROWS
-        if (rows <= FEW_FP8_ROWS && depth % 4 == 0 && !has_nan(block.codes, depth * PANEL)) {
-            const int grouped = layer->group != 0;
-            const float *own = x + begin * rows;
+        const float *few = x + begin * rows;
+        const int grouped = layer->group != 0;
+        if (rows <= FEW_FP8_ROWS && depth % 4 == 0 &&
             add_few_fp8(
-                rows, own, block.codes, depth, grouped || !begin, grouped ? part[0] : sums, grouped ? part[1] : odd);
+                rows, few, block.codes, depth, grouped || !begin, grouped ? part[0] : sums, grouped ? part[1] : odd)) {
             if (grouped) {
                 join_halves(rows, part[0], part[1]);
                 add_scaled(part[0], block.scales, rows, 0, sums);
             }
             continue;
         }
-#endif
         widen_fp8(block.codes, block.depth, words);
         for (long strip = 0; strip < strips; strip++) {
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
