@@ -60,7 +60,7 @@ static long add_parts(const struct product *given, long count, struct product *t
 INLINE int is_prepared(const struct linear *layer) { return takes_int8(layer) || layer->order; }
 INLINE int take_the_same(const struct linear *a, const struct linear *b)
 {
-    const int both = takes_int8(a) && takes_int8(b) && unit_of(a) == unit_of(b);
+    const int both = takes_int8(a) && takes_int8(b) && unit_of(a) == unit_of(b) && planes_of(a) == planes_of(b);
     return a->order == b->order && a->inputs == b->inputs && (both || (!takes_int8(a) && !takes_int8(b)));
 }
 INLINE long prepared_row_bytes(const struct linear *layer)

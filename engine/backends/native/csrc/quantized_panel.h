@@ -36,6 +36,16 @@ INLINE int takes_int8(const struct linear *layer)
 #endif
 }
 
+/* Planes of a row of x: its codes, and for signed products without VNNI their magnitudes and signs: -1 for negative ones. */
+INLINE int planes_of(const struct linear *layer)
+{
+#if defined HAS_VNNI
+    return 1;
+#else
+    return layer->weights == INT8 ? 3 : 1;
+#endif
+}
+
 INLINE long unit_of(const struct linear *layer)
 {
 #if defined HAS_VNNI

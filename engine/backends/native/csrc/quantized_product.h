@@ -162,7 +162,7 @@ static void multiply_quantized(const struct quantized_part *part, struct unit_ro
         const long begin = place.input, count = take_units(part, &kind, &place, room, units);
         const char *x = part->x + part->first * part->stride;
         const struct unit_rows all_rows = {
-            x + begin, part->stride, (const struct factor *)(x + depth) + begin / kind.depth};
+            x + begin, part->stride, depth, (const struct factor *)(x + planes_of(layer) * depth) + begin / kind.depth};
         long row = 0;
 #if defined INT8_STRIP
         for (; amx_allowed && row + INT8_STRIP <= rows; row += INT8_STRIP)

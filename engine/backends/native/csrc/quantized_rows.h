@@ -17,14 +17,14 @@
 /* Of one unit: what its codes are times, and their sum. */
 struct factor {
     float scale;
-    int32_t sum;
+    int32_t sum, minus; /* of the codes, and of the magnitudes of the negative codes */
 };
 
-/* A row is its codes, then the factors of its units. */
+/* A row is its planes, then the factors of its units. */
 INLINE long quantized_row_bytes(const struct linear *layer)
 {
     const long depth = whole_units(layer);
-    return rounded_up(depth + depth / unit_of(layer) * sizeof(struct factor), 64);
+    return rounded_up(planes_of(layer) * depth + depth / unit_of(layer) * sizeof(struct factor), 64);
 }
 
 /* The largest, or the sum, of all lanes, in any order: of numbers for which that does not matter. */
@@ -66,14 +66,14 @@ INLINE struct factor quantize_unit(const vec *numbers, const int vectors, int8_t
 #endif
     }
     const float poison = any(strange != strange) ? NAN : 0;
-    return (struct factor){found / LARGEST_CODE + poison, poison == 0 ? (int32_t)reduced(total, 1) : 0};
+    return (struct factor){found / LARGEST_CODE + poison, poison == 0 ? (int32_t)reduced(total, 1) : 0, 0};
 }
 
 /* Quantizes units of a row of bf16, from input `begin` to `end`. */
 INLINE void quantize_units(
     const struct linear *layer, const uint16_t *x, long begin, long end, const int unit, char *row)
 {
-    struct factor *factors = (struct factor *)(row + whole_units(layer));
+    struct factor *factors = (struct factor *)(row + planes_of(layer) * whole_units(layer));
     for (long first = begin; first < end; first += unit) {
         const long count = least(unit, layer->inputs - first);
         vec numbers[UNIT / LANES];
@@ -88,7 +88,14 @@ INLINE void quantize_units(
         for (int v = 0; v < unit / LANES; v++)
             numbers[v] = count == unit ? load(BF16, from, v * LANES)
                                        : load_first(BF16, from, v * LANES, most(0, count - v * LANES));
-        factors[first / unit] = quantize_unit(numbers, unit / LANES, (int8_t *)row + first);
+        int8_t *codes = (int8_t *)row + first, *sizes = codes + whole_units(layer), *signs = sizes + whole_units(layer);
+        struct factor factor = quantize_unit(numbers, unit / LANES, codes);
+        for (int i = 0; planes_of(layer) == 3 && i < unit; i++) {
+            signs[i] = codes[i] >> 7;
+            sizes[i] = (codes[i] ^ signs[i]) - signs[i];
+            factor.minus -= codes[i] & signs[i];
+        }
+        factors[first / unit] = factor;
     }
 }
 
