@@ -1,4 +1,4 @@
-"""The decode side's driver: one control ROUTER for all prefill workers, and sockets or rings for their payloads.
+"""The decode side's driver: one control ROUTER for all prefill workers, and the ways of their payloads.
 
 It runs on the I/O thread's asyncio loop. A payload is checked first: it must come from the user that its link's Offer
 named, and on a sealed link it must decrypt.
@@ -6,6 +6,8 @@ named, and on a sealed link it must decrypt.
 
 import asyncio
 import logging
+import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,6 +35,7 @@ from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.outcomes import Outcomes
 from kvtransfer.transports.payload_sockets import PayloadSockets
+from kvtransfer.transports.pool_writers import PoolWriters
 from kvtransfer.transports.session import ArrivedPayload, Frames, PayloadSession
 from kvtransfer.transports.sessions import PayloadSessions
 
@@ -76,7 +79,8 @@ class DecodeTransfer:
             self._payload_sockets.close()
             raise
         network.gatekeeper.watch(self._socket)
-        self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets)
+        self._writers = PoolWriters(spec, memory, self._writer_gone)
+        self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets, self._writers)
         self._malformed: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
         self.refused: Counter[str] = Counter()  # dropped frames, by reason
         self._outcomes = Outcomes()
@@ -121,6 +125,7 @@ class DecodeTransfer:
         self._socket.close(0)
         self._payload_sockets.close()
         self._sessions.close()
+        self._writers.close()
 
     async def _read(self, socket: zmq.asyncio.Socket, receive: Receives) -> None:
         while True:
@@ -170,6 +175,8 @@ class DecodeTransfer:
                 session = self._sessions.of(link)
                 if session is None:
                     self._carry_out([self.side.unjoined(link, message)])
+                elif link in self._writers:
+                    self._arrive(link, session.from_pool(message), now)
                 else:
                     if session.ring is None and self._payload_sockets.rings is not None:
                         self._payload_sockets.rings.receive()  # the sender handed it over before this message
@@ -208,14 +215,23 @@ class DecodeTransfer:
             self._count_malformed(session.link, "malformed", now)
 
     def _take_ring(self, user: bytes, token: bytes, descriptor: int) -> None:
+        """Takes a sender's ring, or a socket by which it asks for the pool's memory."""
         session = self._sessions.of_user(user)
         try:
             if session is None:
                 raise MessageError("a ring of an unknown user")
-            session.take_ring(token, descriptor)
+            session.check_token(token)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                self._writers.take(session.link, descriptor)
+                self._carry_out(self.side.writer_came(session.link, self._clock()))
+            else:
+                session.take_ring(descriptor)
         except MessageError as error:
             self.refused["ring"] += 1
             log.warning("a prefill worker's shared memory is not taken: %s", error)
+
+    def _writer_gone(self, link: bytes) -> None:
+        self._carry_out(self.side.writer_gone(link, self._clock()))
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
         self._carry_out([Send(self._sessions.join(link, join, now), link)])
@@ -227,7 +243,11 @@ class DecodeTransfer:
 
     def _land(self, land: Land, arrived: ArrivedPayload) -> Sequence[Instruction]:
         header, place = land.header, land.blocks
-        if isinstance(place, PayloadConversion):
+        if arrived.payload is None:
+            if isinstance(place, PayloadConversion):
+                raise MessageError("a payload of another form in the pool")
+            arrived.payload = self._memory.landed(header.group, header.layer, place)
+        elif isinstance(place, PayloadConversion):
             self._memory.convert(place, arrived.payload)
         else:
             self._memory.write(header.group, header.layer, place, arrived.payload)

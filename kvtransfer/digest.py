@@ -9,6 +9,10 @@ from collections.abc import Sequence
 
 import xxhash
 
+from contracts.messages.handoff import Layer
+from infra.process.unlocked_copy import copy_bytes
+
+COPY_BYTES = 256 << 10  # copied and digested at a time: they stay in a cache in between
 DIGEST_MODULUS = 1 << 64
 PayloadPlace = tuple[int, int, int]  # (group, layer, first block of the sequence)
 
@@ -23,6 +27,20 @@ def payload_digest(group: int, layer: int, first: int, frames: Sequence[memoryvi
     digest = begin_digest(group, layer, first)
     for frame in frames:
         digest.update(frame)
+    return digest.intdigest()
+
+
+def copy_and_digest(header: Layer, views: Sequence[memoryview], targets: Sequence[memoryview]) -> int:
+    """Copies a payload's bytes into memory of the same size, however both are split, and returns its digest."""
+    digest, waiting, target = begin_digest(header.group, header.layer, header.first), iter(targets), memoryview(b"")
+    for view in views:
+        at = 0
+        while at < len(view):
+            target = target or next(waiting)
+            piece = view[at : at + min(COPY_BYTES, len(target))]
+            copy_bytes(target[: len(piece)], piece)
+            digest.update(piece)
+            target, at = target[len(piece) :], at + len(piece)
     return digest.intdigest()
 
 

@@ -10,6 +10,11 @@ from contracts.kv.spec import PayloadConversion
 class KVMemory(Protocol):
     """Reads and writes blocks. A block of group g has `spec.groups[g].block_bytes` bytes in each layer."""
 
+    counts: tuple[int, ...]
+    """Blocks of each group. Its memory is `[layers, blocks, bytes]`."""
+    descriptors: tuple[int, ...]
+    """Of each group's memory, if processes of this host may share it (`infra.process.shared_mapping`)."""
+
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         """Whether these blocks can be read without waiting for a device that still computes them."""
         ...
@@ -23,6 +28,10 @@ class KVMemory(Protocol):
         must stay readable until the handoff's `Unpinned`. With a codec they hold the encoded blocks
         (`contracts.kv.spec.WireForm`).
         """
+        ...
+
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """Returns the bytes of blocks that another process has filled in the shared memory, as views."""
         ...
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:

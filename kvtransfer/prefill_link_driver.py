@@ -30,6 +30,7 @@ from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff, PrefillHan
 from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
+from kvtransfer.transports.pool_channel import PoolChannel
 from kvtransfer.transports.ring_socket import RingQueueFull
 from kvtransfer.transports.watching import Watching
 
@@ -205,7 +206,12 @@ class PrefillLinkDriver:
             self._views = (header, self._reader.finish())
             if (following := self.side.following(sender, payload)) is not None:
                 self._begin_read(*following)
-        sent = self.channel.send(*self._views)
+        blocks = sender.granted[payload.group][payload.first : payload.first + payload.count] if sender.granted else ()
+        try:
+            sent = self.channel.send(*self._views, blocks)
+        except MessageError:
+            self.lose("bad_grant")
+            return None
         if sent is None:
             return False
         self._views = None
@@ -228,6 +234,9 @@ class PrefillLinkDriver:
         self._asked = None
         self._join_due = now + self._joining.pause(joined=True)
         if offer.nonce in self._halves:  # a session's key is never reused
+            return
+        if isinstance(self.channel, PoolChannel):  # a link writes into one pool, once: no late Grant names its blocks
+            self.lose("connection_lost")
             return
         if self.channel is not None:
             self._watching.watch(None)

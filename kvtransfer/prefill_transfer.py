@@ -137,9 +137,8 @@ class PrefillTransfer:
         """Begins a link to the job's decode worker. Raises `ZMQError` for an invalid address."""
         peer, address = job.decode_epoch, job.decode_address
         socket = dealer(self._network.context, address, self._network.keys)
-        largest = max(self._config.frame, max(group.block_bytes for group in self._spec.groups))
         ends = (self._epoch, peer)
-        joining = Joining(self._config, ends, self._network, largest, socket, address, self._shunned.get(peer, ()))
+        joining = Joining(self._config, ends, self._network, self._spec, socket, address, self._shunned.get(peer, ()))
         side = PrefillLink(self._config, self._epoch, peer, self._spec, self._trace)
         link = PrefillLinkDriver(side, socket, joining, self._memory, self._clock, self, self._tasks)
         self._reaching.check(peer, address, lambda: link.joined)

@@ -66,6 +66,8 @@ from infra.redis.clients import connect
 from infra.redis.records import Role as RoleName
 from infra.redis.records import WorkerRecord
 from infra.redis.store import Outage, ServerClock, check, until_answered
+from kvtransfer.transports.joining import transports
+from kvtransfer.transports.ring_socket import SUPPORTED
 from pricing.fit import StepFit
 from pricing.links import HostLocation
 from pricing.rates import worth_bringing_back
@@ -135,7 +137,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     cores = max(1, available_cores() // width)
     ranks = RankProcesses(config.engine, width, cores) if width > 1 else None  # they die with this process
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
-    engine = load_engine(config.engine, status.report, group=group, peers=peers)
+    shares_pool = name == "decode" and SUPPORTED and "pool" in transports(config.transfer)
+    engine = load_engine(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)
     fit = StepFit(_costs(config, engine))

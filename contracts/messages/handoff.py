@@ -143,7 +143,8 @@ ToDecode = Join | Open | Remind | Layer | Commit | Abort | Aborted
 class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     """Answers a Join: the transports open to the link's payloads, and the other half of the salt.
 
-    An empty or 0 field closes its transport. Payload sockets admit `user` with `token`.
+    An empty or 0 field closes its transport. Payload sockets admit `user` with `token`; the Unix socket for descriptors
+    takes one that comes with both.
     """
 
     security: Security  # of payloads over tcp
@@ -152,8 +153,10 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     token: Name
     tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port on the host of the control socket
     ipc: Name = ""  # endpoint of a Unix socket
-    shm: Name = ""  # path of the Unix socket that takes a ring in shared memory
+    shm: Name = ""  # path of the Unix socket that takes a ring, or a socket by which the pool's memory is asked for
     ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring, which the sender makes
+    pool: Name = ""  # fingerprint of the decode worker's pool, if processes of its host may write KV into it
+    counts: Annotated[tuple[Count, ...], Meta(max_length=1024)] = ()  # blocks of each KV group of that pool
     version: int = VERSION
 
 
@@ -167,6 +170,8 @@ class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
     held: Annotated[list[Count], Meta(max_length=1024)]
     """The sender's leading blocks, for each KV group, that need not come: they are cached here, or not needed."""
     limit: int  # byte offset up to which the link may send
+    blocks: Annotated[tuple[list[Count], ...], Meta(max_length=1024)] = ()
+    """Each group's block table in the decode worker's pool, for a sender that writes into it."""
 
 
 class Credit(Addressed, frozen=True, kw_only=True, tag="credit"):

@@ -108,6 +108,9 @@ class DeviceBytes:
 
         return views
 
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        raise AssertionError("a GPU's memory is not shared")
+
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         pool = self._layers[layer][None]
         staging = torch.empty((len(blocks), 1, words_of(pool).shape[2]), dtype=WORD_DTYPE, pin_memory=True)

@@ -63,9 +63,12 @@ class HostBytes:
         memory, size = self._memory[layer], self._groups[group].block_bytes
         return [memory[first * size : (last + 1) * size] for first, last in runs(blocks)]
 
-    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
         self._aheads[group].reach(max(blocks))
-        scatter(self._read(group, layer, blocks, "none"), payload)
+        return self._read(group, layer, blocks, "none")
+
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        scatter(self.landed(group, layer, blocks), payload)
 
     def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
         layer, frame = self._layers[piece.layer], joined(payload)

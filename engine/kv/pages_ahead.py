@@ -5,6 +5,9 @@ host may have to find one first: 2 MiB were measured to take 5 ms. A step that e
 layer, and delay every decode in the step. Pages are therefore populated ahead of use, but not for the whole pool, since
 unused blocks should cost no memory. (madvise(2), MADV_POPULATE_WRITE, Linux 5.14; if it is missing, steps pay.)
 
+Memory that is shared gets no huge pages by itself, unless the machine's administrator allows them; each huge page is
+then asked for: its first small page is populated, and collapsed (MADV_COLLAPSE, Linux 6.1) into a huge page.
+
 The pages for the first requests are populated before the worker is ready. When the thread did that, a first burst of
 requests took five seconds longer: each layer of a step waits for all its cores, and the thread occupied one of them.
 
@@ -18,21 +21,33 @@ import mmap
 import threading
 import time
 
+from infra.process.shared_mapping import HUGE_PAGE_BYTES
+
 AHEAD_BYTES = 512 << 20
 """Bytes, over all layers and groups, that are populated beyond the highest block in use."""
 STRETCH_BYTES = 256 << 10
 """Bytes of a layer populated by one call, during which the kernel locks the mapping."""
 REST_FACTOR = 3.0
 """Sleep after a call, as a multiple of its duration: the thread uses at most a quarter of a processor."""
-POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python has no name for
+POPULATE_WRITE, COLLAPSE = 23, 25  # MADV_POPULATE_WRITE and MADV_COLLAPSE, which Python has no names for
 _madvise = ctypes.CDLL(None).madvise  # `mmap.madvise` would hold Python's lock during the call
 
 
 class PagesAhead:
     """Populates pages of a mapping of `layers` arrays of `blocks` blocks of `block_bytes`, in order."""
 
-    def __init__(self, memory: mmap.mmap, layers: int, blocks: int, block_bytes: int, ahead: int = AHEAD_BYTES) -> None:
+    def __init__(
+        self,
+        memory: mmap.mmap | memoryview,
+        layers: int,
+        blocks: int,
+        block_bytes: int,
+        ahead: int = AHEAD_BYTES,
+        is_shared: bool = False,
+    ) -> None:
         self._memory = memory  # kept alive while a thread uses it
+        self._is_shared = is_shared
+        self._size = layers * blocks * block_bytes
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._layers = layers
         self._blocks = blocks
@@ -78,6 +93,19 @@ class PagesAhead:
         begin = (layer * self._blocks + first) * self._block_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         end = (layer * self._blocks + last) * self._block_bytes
         began = time.monotonic()
-        status = _madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), POPULATE_WRITE)
+        populated = self._collapse(begin, end) if self._is_shared else self._advise(begin, end, POPULATE_WRITE)
         time.sleep(rest * (time.monotonic() - began))
-        return bool(status == 0)
+        return populated
+
+    def _collapse(self, begin: int, end: int) -> bool:
+        """Populates the huge pages of a range, or its small pages where a huge page is refused."""
+        for at in range(begin // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES, end, HUGE_PAGE_BYTES):
+            last = min(at + HUGE_PAGE_BYTES, self._size)
+            self._advise(at, at + 1, POPULATE_WRITE)
+            small = max(at, begin), min(last, end)
+            if not self._advise(at, last, COLLAPSE) and not self._advise(*small, POPULATE_WRITE):
+                return False
+        return True
+
+    def _advise(self, begin: int, end: int, advice: int) -> bool:
+        return bool(_madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), advice) == 0)

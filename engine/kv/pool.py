@@ -3,7 +3,8 @@
 One tensor per group, `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]` for values of one
 byte with scales (`engine/model/kv_layout.py` has both layouts): adjacent blocks of a layer are adjacent in memory, so
 runs of blocks are sent as one frame. Only attention interprets the vectors. On a CPU each tensor is an anonymous
-mapping, which is page-aligned, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA
+mapping, or one that other processes may share, which is page-aligned, costs no memory before it is used, and is read
+without a copy (`host_bytes.py`). On CUDA
 bytes pass through pinned memory on a separate stream (`device_bytes.py`); moves of blocks run on the engine's stream,
 between steps. Wire codecs and other pools' formats are converted on the way (`codec.py`); quantized blocks are sent and
 received unchanged.
@@ -12,6 +13,8 @@ Layers are always numbered as in the model.
 """
 
 import mmap
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -34,6 +37,7 @@ from engine.kv.payload import Payload, size_of
 from engine.kv.token_moves import TokenSlots, TreeKVMoves, move_tokens
 from engine.model.kv_layout import KV_FORM_BY_DTYPE
 from engine.plan import NULL_BLOCK, BlockMove, Work
+from infra.process.shared_mapping import map_shared, shared_memory
 
 STORED_DTYPES: dict[str, torch.dtype] = {
     **DTYPES_BY_NAME,
@@ -77,6 +81,10 @@ class PoolBytes(Protocol):
         self, group: int, layer: int, blocks: Sequence[int], codec: Codec
     ) -> Callable[[], list[memoryview]]: ...
 
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """Returns the bytes of blocks that another process has filled."""
+        ...
+
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands a payload of the size of these blocks."""
         ...
@@ -97,11 +105,13 @@ class KVPool:
         mover: BlockMover,
         codec: BlockCodec,
         tier: HostTier | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
-        """Allocates the memory of all blocks.
+        """Allocates the memory of all blocks; a CPU's memory may be shared with processes that write KV into it.
 
         `mover` moves blocks and `codec` converts them, both on `device`; evicted blocks of the first group go to the
-        `tier`.
+        `tier`. Raises `OSError` if no memory can be shared.
         """
         assert min(counts) >= 2, "a pool needs the null block and one more"
         self._tier = tier
@@ -109,6 +119,7 @@ class KVPool:
         self._device = device
         self.spec = spec
         self.counts = tuple(counts)
+        self.descriptors: tuple[int, ...] = ()  # of each group's memory, if it is shared
         dtype = STORED_DTYPES[spec.dtype]
         shapes = [
             (len(group.layers), count, group.vectors, *_shape_of(group, spec))
@@ -119,13 +130,20 @@ class KVPool:
             self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
             self._bytes = DeviceBytes(self._tensors, spec, mover, codec)
         else:
-            mappings = [_mapping(count, group) for group, count in zip(spec.groups, counts, strict=True)]
+            sizes = [count * group.layers_bytes() for group, count in zip(spec.groups, counts, strict=True)]
+            mappings: list[mmap.mmap | memoryview]
+            if is_shared:
+                self.descriptors = tuple(shared_memory("baton-kv-pool", size) for size in sizes)
+                weakref.finalize(self, _close_all, self.descriptors)
+                mappings = [map_shared(*each) for each in zip(self.descriptors, sizes, strict=True)]
+            else:
+                mappings = [_mapping(size) for size in sizes]
             self._tensors = [
                 torch.frombuffer(memory, dtype=dtype).view(shape)
                 for memory, shape in zip(mappings, shapes, strict=True)
             ]
             aheads = [
-                PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD_BYTES // len(mappings))
+                PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD_BYTES // len(mappings), is_shared)
                 for memory, group, count in zip(mappings, spec.groups, counts, strict=True)
             ]
             self._bytes = HostBytes(self._tensors, spec, aheads, codec)
@@ -225,6 +243,11 @@ class KVPool:
         assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"
         return self._bytes.begin_read(group, layer, blocks, codec)
 
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """Returns the bytes of blocks that another process has filled in this pool's shared memory."""
+        self._check(group, blocks, layer)
+        return self._bytes.landed(group, layer, blocks)
+
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes in `blocks`, in order, from frames of any sizes. Raises `MessageError` for a wrong size."""
         self._check(group, blocks, layer)
@@ -258,15 +281,20 @@ class KVPool:
         assert all(0 <= block < count for block in blocks), f"blocks beyond the group's {count}"
 
 
+def _close_all(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)
+
+
 def _shape_of(group: KVGroup, spec: KVSpec) -> tuple[int, ...]:
     if spec.quantized:
         return (group.block_bytes // group.vectors,)
     return group.block_tokens, group.width(spec.dtype)
 
 
-def _mapping(count: int, group: KVGroup) -> mmap.mmap:
-    """Maps memory for `count` blocks. Private mappings get huge pages; shared ones, mmap's default, seldom do."""
-    memory = mmap.mmap(-1, count * group.layers_bytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _mapping(size: int) -> mmap.mmap:
+    """Maps memory of this process. Private mappings get huge pages; shared ones, mmap's default, seldom do."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

@@ -64,11 +64,14 @@ def load_engine(
     open_weights: Callable[[Path], Checkpoint] = open_checkpoint,
     group: RankGroup = ONE_RANK,
     peers: Peers = NO_PEERS,
+    *,
+    shares_pool: bool = False,
 ) -> LoadedEngine:
     """Loads the model, measures prompt steps, makes the KV pool and records decode steps; reports stages and percent.
 
-    `open_weights` opens the tensors of the model's directory. Raises `ModelError` for a model that is missing, broken
-    or not supported, `ConfigError` for settings that do not fit it or this machine, `DeviceError` if the device fails.
+    `open_weights` opens the tensors of the model's directory. With `shares_pool`, prefill workers of this host may
+    write KV into a CPU's pool. Raises `ModelError` for a model that is missing, broken or not supported, `ConfigError`
+    for settings that do not fit it or this machine, `DeviceError` if the device fails.
 
     Of a model that a `group` of ranks divides, this is rank 0; `peers` are the other ranks, which follow its steps.
     """
@@ -85,7 +88,7 @@ def load_engine(
     load = PoolLoad(longest, in_flight=loaded.backend.launch_depth * config.max_batch_tokens)
     counts, pool_bytes = _size_pool(config, loaded, proposer, load, progress)
     tier = _make_tier(config, spec, device, pool_bytes)
-    engine = loaded.with_pool(counts, tier)
+    engine = loaded.with_pool(counts, tier, is_shared=shares_pool)
     engine.pool.begin()
 
     model_config = _shortened(loaded.config, longest_in(spec, load, counts))

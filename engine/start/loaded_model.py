@@ -36,11 +36,14 @@ class LoadedModel:
     group: RankGroup = ONE_RANK
     peers: Peers = NO_PEERS
 
-    def with_pool(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
-        """Returns an engine over a new pool with `counts` blocks by KV group; `tier` extends the first group."""
+    def with_pool(self, counts: Sequence[int], tier: HostTier | None = None, *, is_shared: bool = False) -> Engine:
+        """Returns an engine over a new pool with `counts` blocks by KV group; `tier` extends the first group.
+
+        With `is_shared`, other processes of this host may write into the pool, if it is a CPU's.
+        """
         backend = self.backend
         self.peers.make_pool(counts)
-        pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier)
+        pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier, is_shared=is_shared)
         attention = backend.attention(self.config, pool.layers)
         depth, adapters = backend.launch_depth, self.adapters
         eagle = None

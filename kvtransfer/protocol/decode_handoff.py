@@ -41,6 +41,7 @@ class DecodeHandoffState(Enum):
     GRANTED = auto()  # blocks are reserved, and payloads land in them
     VERIFYING = auto()  # Commit has arrived, but not all payloads
     OWNED = auto()  # accepted: the sequences run here
+    QUARANTINED = auto()  # over, but its sender may still write into the blocks
     ENDED = auto()  # over, accepted or not
 
 
@@ -64,11 +65,21 @@ class SenderDead(Struct, frozen=True):
     reason: str
 
 
+class WriterCame(Struct, frozen=True):
+    """The sender has asked for the pool's memory, to write into granted blocks."""
+
+
+class WriterGone(Struct, frozen=True):
+    """The sender cannot write into the pool any more: its process has ended, or has let go of the memory."""
+
+
 FromWorker = RoomGranted | RoomRefused | HandoffOver  # engine events that name their handoff
 
-DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
+OfLink = SenderDead | WriterCame | WriterGone
+DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | OfLink
 
 State = DecodeHandoffState
+ABORTS_PER_SILENCE = 4  # sent from quarantine within the silence after which the peer would consider this worker dead
 
 
 class DecodeHandoff:
@@ -87,6 +98,7 @@ class DecodeHandoff:
         self.window = ReceiveWindow(config.window)
         self.heard = now  # last sign of life of the sender, s
         self.deadline = now + message.remaining_ms / 1000
+        self.is_written = False  # its sender may write into granted blocks itself
         self.owned = False  # was OWNED once: then its sender gets Accepted as the answer
         self.told = False  # Abort was sent, so later payloads need no other answer
         self.dropped = 0  # events without a transition, and repeated payloads
@@ -108,6 +120,8 @@ class DecodeHandoff:
         self._committed = 0.0  # when Commit arrived
         self._verify_by = 0.0  # when missing payloads are given up
         self._seen = 0  # the link's byte offset when `_verify_by` was set
+        self._end_reason = ""  # in quarantine, why it is over
+        self._repeat_at = 0.0  # in quarantine, when Abort is repeated; 0 before its first tick
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
         """Requests blocks from the engine, for the samples that are not dead yet."""
@@ -127,6 +141,21 @@ class DecodeHandoff:
                 return [self._refused(event)]
             case ((Open() | Remind()), State.GRANTED):
                 return [self._grant_message()]
+            case WriterCame(), State.GRANTED:
+                self.is_written = True
+                return [self._grant_message()]  # now with the blocks
+            case WriterCame(), _:
+                self.is_written = True
+                return []
+            case ((Commit() | Abort() | Aborted() | WriterGone()), State.QUARANTINED):  # nothing is written any more
+                self.is_written = False
+                answer = [self._message(Aborted)] if isinstance(event, Abort) else []
+                return [*answer, *self._end(self._end_reason)]
+            case ((HandoffOver() | RoomRefused() | SenderDead()), State.QUARANTINED):
+                return []
+            case WriterGone(), _:
+                self.is_written = False
+                return []
             case LayerArrived(), State.GRANTED | State.VERIFYING:
                 return self._arrive(event)
             case PayloadLanded(), State.GRANTED | State.VERIFYING:
@@ -169,6 +198,9 @@ class DecodeHandoff:
 
     def tick(self, now: float) -> list[Instruction]:
         """Ends a handoff past a deadline: of the request, of the verification, or of the sender's silence."""
+        if self.state is State.QUARANTINED and now >= self._repeat_at:
+            is_first, self._repeat_at = not self._repeat_at, now + self._config.silence / ABORTS_PER_SILENCE
+            return [] if is_first else [self._message(Abort, reason=self._end_reason)]
         if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return []
         if now >= self.deadline:
@@ -185,6 +217,8 @@ class DecodeHandoff:
 
     def next_deadline(self) -> float | None:
         """Returns when to call `tick` next; None if nothing is due."""
+        if self.state is State.QUARANTINED:
+            return self._repeat_at
         if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return None
         due = min(self.deadline, self.heard + self._config.silence)
@@ -209,7 +243,8 @@ class DecodeHandoff:
         header = event.header
         if header.number < self._arrived or (header.count == 0 and header.number == self._arrived):
             self.dropped += header.count > 0
-            return []  # an old payload, or a probe
+            asks = self.is_written and header.count == 0 and not self._arrived  # the blocks may not have reached it
+            return [self._grant_message()] if asks else []  # an old payload, or a probe
         if header.number > self._arrived:
             return self._fail("gap")
         place = (header.group, header.layer)
@@ -277,15 +312,21 @@ class DecodeHandoff:
         return [landed, self._message(Accepted)]
 
     def _fail(self, reason: str) -> list[Instruction]:
+        """Ends it. Blocks into which the sender may still write stay taken: it stops with its Commit or Abort."""
         self.told = True
-        return [*self._end(reason), self._message(Abort, reason=reason)]
+        abort = self._message(Abort, reason=reason)
+        if self.state is State.GRANTED and self.is_written:
+            self.state, self._end_reason = State.QUARANTINED, reason
+            return [abort]
+        return [*self._end(reason), abort]
 
     def _end(self, reason: str) -> list[Instruction]:
         self.state = State.ENDED
         return [Dropped(self.key, reason)]
 
     def _grant_message(self) -> Send:
-        return Send(Grant(**self._head, held=self._their_held, limit=self.window.limit), self.link)
+        blocks = self._granted.blocks if self.is_written and not self._converts else ()
+        return Send(Grant(**self._head, held=self._their_held, limit=self.window.limit, blocks=blocks), self.link)
 
     def _refused(self, event: RoomRefused) -> Send:
         refused = Refused(**self._head, reason=event.reason, message=event.message, retryable=event.retryable)

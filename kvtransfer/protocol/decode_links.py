@@ -20,8 +20,11 @@ from kvtransfer.protocol.decode_handoff import (
     DecodeHandoffEvent,
     DecodeHandoffState,
     LayerArrived,
+    OfLink,
     PayloadLanded,
     SenderDead,
+    WriterCame,
+    WriterGone,
 )
 from kvtransfer.protocol.flow import ReceiveWindow
 from kvtransfer.protocol.instructions import Instruction, Land, Send
@@ -68,6 +71,7 @@ class DecodeLinks:
         self._ended: TTLMap[HandoffKey, Ending] = TTLMap(config.remember)
         self._dead: TTLMap[SampleKey, int] = TTLMap(config.remember)  # highest attempt that was cancelled or superseded
         self.handoffs: dict[HandoffKey, DecodeHandoff] = {}
+        self._writers: set[bytes] = set()  # links whose senders may write into the pool
         self.strays = 0  # dropped messages: for another epoch or link, or without a transition
 
     def receive(self, link: bytes, message: FromSender, size: int, now: float) -> list[Instruction]:
@@ -117,6 +121,20 @@ class DecodeLinks:
         ]
         return [instruction for receiver in gone for instruction in self._step(receiver, SenderDead(reason), now)]
 
+    def writer_came(self, link: bytes, now: float) -> list[Instruction]:
+        """Records that a link's sender may write into granted blocks, and tells it which."""
+        self._writers.add(link)
+        return self._to_link(link, WriterCame(), now)
+
+    def writer_gone(self, link: bytes, now: float) -> list[Instruction]:
+        """Ends the quarantine of a link's blocks: its sender cannot write any more."""
+        self._writers.discard(link)
+        return self._to_link(link, WriterGone(), now)
+
+    def _to_link(self, link: bytes, event: OfLink, now: float) -> list[Instruction]:
+        found = [each for each in self.handoffs.values() if each.link == link]
+        return [instruction for receiver in found for instruction in self._step(receiver, event, now)]
+
     def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
         """Marks a sample's attempts up to this one as dead, even if their Open has not arrived yet.
 
@@ -135,7 +153,7 @@ class DecodeLinks:
         return (
             receiver is not None
             and receiver.open.attempt == key.attempt
-            and receiver.state is not DecodeHandoffState.ENDED
+            and receiver.state not in (DecodeHandoffState.QUARANTINED, DecodeHandoffState.ENDED)
         )
 
     def drain(self) -> None:
@@ -155,8 +173,7 @@ class DecodeLinks:
             instructions += receiver.tick(now)
             if receiver.state is DecodeHandoffState.OWNED and now >= receiver.deadline + self._config.silence:
                 receiver.handle(HandoffOver(key), now)
-            if receiver.state is DecodeHandoffState.ENDED:
-                self._forget(key, receiver, now)
+            self._settle(receiver, now)
         self._ended.forget_old(now)
         self._dead.forget_old(now)
         while self._links and next(iter(self._links.values())).heard <= now - self._config.remember:
@@ -180,8 +197,7 @@ class DecodeLinks:
         before = receiver.dropped
         instructions = receiver.handle(event, now)
         self.strays += receiver.dropped - before
-        if receiver.state is DecodeHandoffState.ENDED:
-            self._forget(receiver.key, receiver, now)
+        self._settle(receiver, now)
         return instructions
 
     def _open(self, link: bytes, key: HandoffKey, message: Open, now: float) -> list[Instruction]:
@@ -199,6 +215,7 @@ class DecodeLinks:
                 instructions += self.cancel(each._replace(attempt=each.attempt - 1), now, "superseded")
         receiver = DecodeHandoff(self._config, key, message, self._spec, now, self._trace)
         receiver.link, receiver.window = link, self._heard(link, message.sender, now).window
+        receiver.is_written = link in self._writers
         self.handoffs[key] = receiver
         self._by_sample |= {each.of: key for each in living}
         return instructions + receiver.begin(tuple(each.sample for each in living))
@@ -288,9 +305,14 @@ class DecodeLinks:
         dead = {each: self._dead.get(each.of, now) for each in message.attempts()}
         return [each for each, highest in dead.items() if highest is None or highest < each.attempt]
 
-    def _forget(self, key: HandoffKey, receiver: DecodeHandoff, now: float) -> None:
-        del self.handoffs[key]
-        self._ended.put(key, Ending(receiver.owned, receiver.told), now)
+    def _settle(self, receiver: DecodeHandoff, now: float) -> None:
+        """Lets go of the samples of a handoff that is over, and of the handoff unless its blocks are in quarantine."""
+        key = receiver.key
+        if receiver.state is DecodeHandoffState.ENDED:
+            del self.handoffs[key]
+            self._ended.put(key, Ending(receiver.owned, receiver.told), now)
+        elif receiver.state is not DecodeHandoffState.QUARANTINED:
+            return
         for each in receiver.open.attempts():
             if self._by_sample.get(each.of) == key:
                 del self._by_sample[each.of]

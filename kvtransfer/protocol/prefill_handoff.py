@@ -108,6 +108,7 @@ class PrefillHandoff:
         self.opened = opened
         self.form = spec.form(codec)
         self.payloads = Payloads(spec, len(opened.job.prompt.token_ids), codec)
+        self.granted: tuple[list[int], ...] = ()  # block tables in the peer's pool, if this side may write into it
         self.state = State.OPENING
         self.since = now  # when the current state began
         self._opened_at = now
@@ -142,6 +143,10 @@ class PrefillHandoff:
                 return []
             case Grant(), State.OPENING:
                 return self._stream(event, now)
+            case Grant(), State.STREAMING if event.blocks and not self.granted:
+                return self._take_blocks(event, now)
+            case Grant(), State.STREAMING | State.COMMITTED if event.blocks:
+                return []  # repeated, in case the first was lost
             case Refused(), State.OPENING:
                 return self._abort(event.reason, event.retryable, now)
             case LayerReady(), State.OPENING | State.STREAMING:
@@ -258,7 +263,19 @@ class PrefillHandoff:
         self._enter(State.STREAMING, now)
         self.watch.granted(now)
         self.payloads.skip(held)
+        if grant.blocks and (refusal := self._take_blocks(grant, now)):
+            return refusal
         return self._commit_if_all_left(now)
+
+    def _take_blocks(self, grant: Grant, now: float) -> list[Instruction]:
+        """Learns where in the peer's pool its blocks are."""
+        blocks = self.payloads.blocks
+        if len(grant.blocks) != len(blocks) or any(
+            len(table) < moving.stop for table, moving in zip(grant.blocks, blocks, strict=True)
+        ):
+            return self._abort("bad_grant", True, now)
+        self.granted = grant.blocks
+        return []
 
     def _finish(self, going: CommitHandoff, now: float) -> list[Instruction]:
         if self._going is not None or not self.payloads.computed():

@@ -24,8 +24,12 @@ class Channel(Protocol):
     room: int  # bytes that may be under way
     frame: int  # approximate bytes of a payload
 
-    def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
-        """Sends a payload, or a probe if there are no views. Returns None if nothing can be taken now."""
+    def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
+        """Sends a payload, or a probe if there are no views. Returns None if nothing can be taken now.
+
+        `blocks` of the peer's pool are to hold the payload, if the peer has told them. Raises `MessageError` for blocks
+        that the pool does not have.
+        """
         ...
 
     def close(self) -> None: ...

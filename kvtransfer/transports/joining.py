@@ -3,30 +3,34 @@
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Collection
 
 import zmq
 import zmq.asyncio
 
 from contracts.kinds import Transport
+from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Join, Offer
 from contracts.messages.wire import VERSION
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
+from infra.process.shared_mapping import shared_memory
 from kvtransfer.transports.channel import Channel
-from kvtransfer.transports.ring import Ring, ring_memory
+from kvtransfer.transports.pool_channel import PoolChannel
+from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_channel import RingChannel
 from kvtransfer.transports.ring_socket import RingQueueFull, check_own_socket, hand_over
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameSealer, session_key
 from kvtransfer.transports.socket_channel import SocketChannel
 
-BEST_FIRST: tuple[Transport, ...] = ("shm", "ipc", "tcp")
+BEST_FIRST: tuple[Transport, ...] = ("pool", "shm", "ipc", "tcp")
 log = logging.getLogger("baton.handoff")
 
 
 def transports(config: TransferConfig) -> tuple[Transport, ...]:
-    return BEST_FIRST if config.kv_transport == "auto" else (config.kv_transport,)
+    return BEST_FIRST[1:] if config.kv_transport == "auto" else (config.kv_transport,)
 
 
 class Joining:
@@ -37,12 +41,12 @@ class Joining:
         config: TransferConfig,
         ends: tuple[str, str],
         network: Network,
-        largest: int,
+        spec: KVSpec,
         control: zmq.asyncio.Socket,
         address: str,
         without: Collection[Transport] = (),
     ) -> None:
-        """`ends` are the epochs, ours and the peer's; payloads have at most `largest` bytes.
+        """`ends` are the epochs, ours and the peer's; `spec` is of the pool that payloads come from.
 
         `control` is the link's own socket, connected to `address`. Transports in `without`, over which nothing arrived,
         are used only if there are no others.
@@ -59,7 +63,7 @@ class Joining:
         self.silence = config.silence
         self._config = config
         self._network = network
-        self._largest = largest
+        self._spec = spec
         self._without = without
         self._control = control
         self.payload_address = ""  # of the TCP channel
@@ -100,8 +104,10 @@ class Joining:
 
     def _channel(self, transport: Transport, offer: Offer) -> Channel:
         frame = self._config.frame
-        if not {"shm": offer.shm, "ipc": offer.ipc, "tcp": offer.tcp}[transport]:
+        if not {"pool": offer.pool, "shm": offer.ring, "ipc": offer.ipc, "tcp": offer.tcp}[transport]:
             raise ValueError("not offered")
+        if transport == "pool":
+            return PoolChannel(self._into_pool(offer), self._spec, offer.counts, self._control, frame)
         if transport == "shm":
             return RingChannel(self._ring(offer), self._control, frame)
         if transport == "ipc":
@@ -114,12 +120,31 @@ class Joining:
         self.payload_address = f"tcp://{self._host}:{offer.tcp}"
         return SocketChannel(transport, self._sockets(self.payload_address, offer), sealer, frame)
 
+    def _into_pool(self, offer: Offer) -> socket.socket:
+        """Asks for the pool's memory; returns the socket by which it will come. Blocks pass as they are, or not so."""
+        if self._config.kv_codec != "none":
+            raise ValueError("KV is compressed")
+        if offer.pool != self._spec.fingerprint() or len(offer.counts) != len(self._spec.groups):
+            raise ValueError("its blocks have another form")
+        check_own_socket(offer.shm)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours.setblocking(False)
+            hand_over(offer.shm, offer.user, offer.token, theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
     def _ring(self, offer: Offer) -> Ring:
         """Makes a ring of the size that the decode worker asks for, and hands it over."""
-        if offer.ring < self._largest:
-            raise ValueError(f"payloads have up to {self._largest} bytes, its ring has {offer.ring}")
+        largest = max(self._config.frame, *(group.block_bytes for group in self._spec.groups))
+        if offer.ring < largest:
+            raise ValueError(f"payloads have up to {largest} bytes, its ring has {offer.ring}")
         check_own_socket(offer.shm)
-        descriptor = ring_memory(offer.ring)
+        descriptor = shared_memory("baton-kv", offer.ring)
         try:
             ring = Ring(descriptor, offer.ring)
             try:

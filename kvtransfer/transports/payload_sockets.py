@@ -36,7 +36,7 @@ class PayloadSockets:
         self.sockets: dict[Transport, zmq.asyncio.Socket] = {}
         self.port = 0  # of the TCP socket, if any
         self.ipc = ""  # endpoint of the Unix socket for payloads, if any
-        self.shm = ""  # path of the Unix socket for rings, if any
+        self.shm = ""  # path of the Unix socket for rings and writers, if any
         self.rings: RingSocket | None = None
         self.transports = transports(config)
         self._directory: Path | None = None
@@ -51,10 +51,11 @@ class PayloadSockets:
             raise
 
     def _bind_unix(self, config: TransferConfig, network: Network, take_ring: TakeRing) -> None:
-        here = [each for each in self.transports if each == "ipc" or (each == "shm" and SUPPORTED)]
+        here = [each for each in self.transports if each == "ipc" or (each in ("pool", "shm") and SUPPORTED)]
         if not here:
-            if "shm" in self.transports:
-                raise ConfigError("--kv-transport", "shm", "this system cannot pass memory between processes")
+            if config.kv_transport in ("pool", "shm"):
+                why = "this system cannot pass memory between processes"
+                raise ConfigError("--kv-transport", config.kv_transport, why)
             return
         base = Path(config.kv_directory or tempfile.gettempdir()).absolute()
         try:
@@ -62,7 +63,7 @@ class PayloadSockets:
             self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=base))
             if "ipc" in here:
                 self.sockets["ipc"], self.ipc = payload_ipc_router(network.context, self._directory / SOCKET_NAME)
-            if "shm" in here:
+            if "shm" in here or "pool" in here:
                 self.rings = RingSocket(self._directory / RINGS_NAME, take_ring)
                 self.shm = str(self._directory / RINGS_NAME)
         except (ConfigError, OSError) as error:

@@ -8,11 +8,10 @@ from contracts.kinds import Transport
 from contracts.messages.handoff import Layer
 from contracts.messages.wire import encode
 from infra.network.sockets import send_now
-from kvtransfer.digest import begin_digest
+from kvtransfer.digest import copy_and_digest
 from kvtransfer.transports.channel import SentPayload
 from kvtransfer.transports.ring import Ring
 
-COPY_BYTES = 256 << 10  # copied and digested at a time
 FRAMES_PER_PAYLOAD = 4
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
 
@@ -30,18 +29,9 @@ class RingChannel:
         self._ring = ring
         self._control = control
 
-    def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
-        """Copies and digests a payload in cache-sized chunks, then sends its header."""
-        digest, offset = begin_digest(header.group, header.layer, header.first), header.offset
-        for view in views:
-            for at in range(0, len(view), COPY_BYTES):
-                piece = view[at : at + COPY_BYTES]
-                self._ring.write(offset, piece)
-                digest.update(piece)
-                offset += len(piece)
-        if not send_now(self._control, [encode(header)]):
-            return None
-        return SentPayload(digest.intdigest(), None)
+    def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
+        digest = copy_and_digest(header, views, self._ring.views(header.offset, header.size))
+        return SentPayload(digest, None) if send_now(self._control, [encode(header)]) else None
 
     def close(self) -> None:
         self._ring.close()

@@ -22,10 +22,11 @@ class ArrivedPayload:
 
     __slots__ = ("_digest", "header", "payload", "size")
 
-    def __init__(self, header: Layer, payload: Sequence[memoryview], digest: int | None = None) -> None:
+    def __init__(self, header: Layer, payload: Sequence[memoryview] | None, digest: int | None = None) -> None:
+        """`payload` is None if the sender has put it into its blocks."""
         self.header = header
         self.payload = payload
-        self.size = sum(len(part) for part in payload)  # bytes
+        self.size = header.size if payload is None else sum(len(part) for part in payload)  # bytes
         self._digest = digest
 
     @property
@@ -33,6 +34,7 @@ class ArrivedPayload:
         """The payload's digest, computed at first use: a dropped payload needs none."""
         if self._digest is None:
             header = self.header
+            assert self.payload is not None, "its blocks are read first"
             self._digest = payload_digest(header.group, header.layer, header.first, self.payload)
         return self._digest
 
@@ -70,10 +72,11 @@ class PayloadSession:
         """Whether payloads are sealed on the sender's transport."""
         return self.transport == "tcp" and self._opener is not None
 
-    def offer(self, epoch: str, tcp: int, ipc: str, shm: str) -> Offer:
+    def offer(self, epoch: str, tcp: int, ipc: str, shm: str, pool: str = "", counts: Sequence[int] = ()) -> Offer:
         """Returns the Offer to the sender.
 
-        `tcp` and `ipc` are the payload sockets' port and endpoint, `shm` the path of the socket for rings, if any.
+        `tcp` and `ipc` are the payload sockets' port and endpoint, `shm` the path of the socket for rings and writers,
+        if any; `pool` and `counts` are the fingerprint and the blocks of a pool that may be written.
         """
         return Offer(
             sender=epoch,
@@ -84,8 +87,10 @@ class PayloadSession:
             token=self.token,
             tcp=tcp,
             ipc=ipc,
-            shm=shm if self.ring_bytes else "",
+            shm=shm if self.ring_bytes or pool else "",
             ring=self.ring_bytes,
+            pool=pool,
+            counts=tuple(counts),
         )
 
     def in_order(self, transport: Transport, frames: Frames) -> list[Frames]:
@@ -109,15 +114,24 @@ class PayloadSession:
             raise MessageError("no header")
         return self._arrived(transport, ArrivedPayload(decode_layer(frames[0]), frames[1:]))
 
+    def from_pool(self, header: Layer) -> ArrivedPayload:
+        """Takes the header of a payload that is in its blocks. Raises `MessageError` for another sender's."""
+        return self._arrived("pool", ArrivedPayload(header, None))
+
     def from_ring(self, header: Layer) -> ArrivedPayload:
         """Finds a payload in the ring by its header. Raises `MessageError` if it cannot be there."""
         if self.ring is None or not 0 <= header.size <= self.ring.size or header.offset < 0:
             raise MessageError("a payload in a ring that is not there, or too small")
         return self._arrived("shm", ArrivedPayload(header, self.ring.views(header.offset, header.size)))
 
-    def take_ring(self, token: bytes, descriptor: int) -> None:
-        """Maps the sender's ring. Raises `MessageError` for a wrong token, a second ring, or memory that is none."""
-        if not self.ring_bytes or self.ring is not None or not compare_digest(token, bytes.fromhex(self.token)):
+    def check_token(self, token: bytes) -> None:
+        """Raises `MessageError` for a token that is not of this session's Offer."""
+        if not compare_digest(token, bytes.fromhex(self.token)):
+            raise MessageError("a descriptor that nobody waits for")
+
+    def take_ring(self, descriptor: int) -> None:
+        """Maps the sender's ring. Raises `MessageError` for a second ring, or memory that is none."""
+        if not self.ring_bytes or self.ring is not None:
             raise MessageError("a ring that nobody waits for")
         try:
             self.ring = Ring(descriptor, self.ring_bytes)

@@ -9,6 +9,7 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets
+from kvtransfer.transports.pool_writers import PoolWriters
 from kvtransfer.transports.ring_socket import USER_BYTES
 from kvtransfer.transports.session import PayloadSession
 
@@ -21,12 +22,15 @@ log = logging.getLogger("baton.handoff")
 class PayloadSessions:
     """Sessions by link, and by user of the payload sockets."""
 
-    def __init__(self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets) -> None:
+    def __init__(
+        self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets, writers: PoolWriters
+    ) -> None:
         self._config = config
         self._epoch = epoch
         self._secret = network.secret
         self._gatekeeper = network.gatekeeper
         self._payload_sockets = sockets
+        self._writers = writers
         self._by_link: dict[bytes, tuple[PayloadSession, float]] = {}  # and when (s) the link was last heard
         self._by_user: dict[bytes, PayloadSession] = {}
 
@@ -51,14 +55,17 @@ class PayloadSessions:
         else:
             session = known[0]
         self._by_link[link] = (session, now)
-        sockets = self._payload_sockets
-        return session.offer(self._epoch, sockets.port, sockets.ipc, sockets.shm)
+        sockets, writers = self._payload_sockets, self._writers
+        is_open = sockets.shm and "pool" in join.transports and "pool" in sockets.transports
+        pool = (writers.fingerprint, writers.counts) if is_open and writers.fingerprint else ()
+        return session.offer(self._epoch, sockets.port, sockets.ipc, sockets.shm, *pool)
 
     def _begin(self, link: bytes, join: Join) -> PayloadSession:
         sealed = "sealed" in (join.security, self._config.kv_security)
         if not sealed:
             log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
-        ring = max(self._config.window, self._config.frame) if self._payload_sockets.shm else 0
+        has_rings = self._payload_sockets.shm and "shm" in self._payload_sockets.transports
+        ring = max(self._config.window, self._config.frame) if has_rings else 0
         session = PayloadSession(link, join, self._epoch, self._secret, sealed, ring, self._config.window)
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)
@@ -83,6 +90,7 @@ class PayloadSessions:
             del self._by_user[bytes.fromhex(session.user)]
             self._gatekeeper.forget(session.user)
             session.close()
+            self._writers.dismiss(link)
 
     def asked(self, link: bytes, codec: Codec) -> None:
         if link in self._by_link:

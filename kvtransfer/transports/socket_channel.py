@@ -88,7 +88,7 @@ class SocketChannel:
         self._refused: tuple[Layer, list[Frame], memoryview] | None = None  # sealed, but not taken by the socket
         self._buffers = SendBuffers()
 
-    def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
+    def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
         # First, so that the bytes are in a cache when the socket reads them.

@@ -1,4 +1,4 @@
-"""Detects the loss of one of a channel's several connections, whose payloads would be waited for in vain."""
+"""Detects the end of a channel: of one of several connections, or of the process whose pool is written."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ import zmq
 from infra.network.socket_monitor import SocketMonitor
 from infra.process.tasks import Tasks
 from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.pool_channel import PoolChannel
 from kvtransfer.transports.socket_channel import SocketChannel
 
 
@@ -26,6 +27,8 @@ class Watching:
             self._tasks.start(each.close())
         self._watched.clear()
         self._channel = channel
+        if isinstance(channel, PoolChannel):
+            channel.watch(self._ended)
         if not isinstance(channel, SocketChannel) or len(channel.connections) == 1:
             return
 

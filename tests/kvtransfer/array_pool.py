@@ -1,5 +1,7 @@
 """Keeps a pool in numpy arrays, one per layer, as the CPU engine does: reads are views, writes are one copy."""
 
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -9,21 +11,29 @@ import numpy.typing as npt
 
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion
+from infra.process.shared_mapping import map_shared, shared_memory
 
 
 class ArrayPool:
-    """Is a `KVMemory` whose layers have the shape [blocks, block_bytes], uint8."""
+    """Is a `KVMemory` whose layers have the shape [blocks, block_bytes], uint8, in memory that may be shared."""
 
-    def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None) -> None:
+    def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None, is_shared: bool = False) -> None:
+        sizes = [len(group.layers) * blocks * group.block_bytes for group in spec.groups]
+        self.counts = (blocks,) * len(sizes)
+        self.descriptors = tuple(shared_memory("test-pool", size) for size in sizes if is_shared)
+        weakref.finalize(self, _close_all, self.descriptors)
         self.arrays: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
         self.writes = 0  # blocks that were written
         self.payloads = 0  # payloads that were written
         random = np.random.default_rng(seed)
         for at, group in enumerate(spec.groups):
-            for layer in group.layers:
-                shape = (blocks, group.block_bytes)
-                fresh = np.zeros(shape, np.uint8) if seed is None else random.integers(0, 256, shape, np.uint8)
-                self.arrays[at, layer] = fresh
+            memory = np.zeros(sizes[at], np.uint8)
+            if is_shared:
+                memory = np.frombuffer(map_shared(self.descriptors[at], sizes[at]), np.uint8)
+            for layer, array in zip(group.layers, memory.reshape(-1, blocks, group.block_bytes), strict=True):
+                self.arrays[at, layer] = array
+                if seed is not None:
+                    array[:] = random.integers(0, 256, array.shape, np.uint8)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return True
@@ -37,6 +47,11 @@ class ArrayPool:
         assert codec == "none", "bytes are not numbers"
         array = self.arrays[group, layer]
         return [array[blocks[start] : blocks[end - 1] + 1].reshape(-1).data for start, end in pairwise(_runs(blocks))]
+
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        self.writes += len(blocks)
+        self.payloads += 1
+        return self.read(group, layer, blocks)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
         runs = iter(self.read(group, layer, blocks))
@@ -53,6 +68,11 @@ class ArrayPool:
 
     def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         raise AssertionError("bytes are not numbers")
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _runs(blocks: Sequence[int]) -> list[int]:

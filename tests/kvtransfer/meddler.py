@@ -29,7 +29,8 @@ class Meddler:
         self.ring: Ring | None = getattr(channel, "_ring", None)
         self.passed: list[Frames] = []
         self._fates = fates
-        holder, where = (channel.connections[at], "socket") if self.ring is None else (channel, "_control")
+        of_sockets = hasattr(channel, "connections")
+        holder, where = (channel.connections[at], "socket") if of_sockets else (channel, "_control")
         self._socket: Any = getattr(holder, where)
         setattr(holder, where, self)
 

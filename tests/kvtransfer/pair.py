@@ -28,6 +28,7 @@ from kvtransfer.events import (
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
+from kvtransfer.transports.pool_channel import PAYLOADS_PER_FRAME
 from kvtransfer.transports.ring_channel import FRAMES_PER_PAYLOAD
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
@@ -43,6 +44,7 @@ WAYS: dict[str, Way] = {
     "tcp, sealed": dict(kv_transport="tcp"),
     "tcp": dict(kv_transport="tcp", kv_security="none"),
     "ipc": dict(kv_transport="ipc"),
+    "pool": dict(kv_transport="pool", frame=CONFIG.frame // PAYLOADS_PER_FRAME),
     "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES_PER_PAYLOAD),  # the same payloads as over the others
 }
 
@@ -58,7 +60,8 @@ class Pair:
     """Runs a prefill and a decode side in one process, with an engine that grants at once unless told otherwise."""
 
     def __init__(self, network: Network, config: TransferConfig) -> None:
-        self.source, self.target = ArrayPool(SPEC, 256, seed=1), ArrayPool(SPEC, 256)
+        is_shared = config.kv_transport in ("auto", "pool")
+        self.source, self.target = ArrayPool(SPEC, 256, seed=1), ArrayPool(SPEC, 256, is_shared=is_shared)
         self.out_events: list[ToPrefillEngine] = []
         self.in_events: list[ToDecodeEngine] = []
         self.free = list(range(255, 0, -1))

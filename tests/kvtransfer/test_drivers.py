@@ -175,7 +175,8 @@ async def test_a_restarted_receiver_ends_the_old_handoffs(way: Way) -> None:
         other = both.receiver(CONFIG, "decode-2")
         await until(partial(binds, other._socket, address), "the port stays taken")  # it gets the same by chance
         await both.unpinned(1)
-        assert both.of(Closed)[0].reason == "peer_restarted"
+        is_pool = way["kv_transport"] == "pool"  # whose socket ends first
+        assert both.of(Closed)[0].reason == ("connection_lost" if is_pool else "peer_restarted")
         await other.close()
 
 

@@ -16,13 +16,15 @@ from contracts.messages.handoff import Join, Offer, decode_to_prefill
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from infra.network.sockets import dealer, payload_dealer
+from infra.process.shared_mapping import shared_memory
+from kvtransfer.digest import copy_and_digest
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, RINGS_NAME, SOCKET_NAME, PayloadSockets, sweep
-from kvtransfer.transports.ring import Ring, ring_memory
+from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_socket import RingQueueFull, hand_over
 from tests.kvtransfer.meddler import Meddler
-from tests.kvtransfer.pair import DECODE, PREFILL, Way, pair, until
+from tests.kvtransfer.pair import DECODE, PREFILL, SPEC, Way, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
 from tests.kvtransfer.world import layer
 from tests.network import KEYS, guarded
@@ -50,7 +52,7 @@ def no_ring(user: bytes, token: bytes, descriptor: int) -> None:
 @pytest.mark.parametrize("offer", NONSENSE)
 async def test_no_offer_ends_a_worker(offer: str) -> None:
     async with guarded() as network:
-        joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+        joining = Joining(QUICK, (PREFILL, DECODE), network, SPEC, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
         assert joining.channel(NONSENSE[offer]) is None
 
 
@@ -62,7 +64,7 @@ async def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> N
     (closed / SOCKET_NAME).touch()
     closed.chmod(0)
     async with guarded() as network:
-        joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+        joining = Joining(QUICK, (PREFILL, DECODE), network, SPEC, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
         os.seteuid(me or 65534)
         try:
             assert joining.channel(replace(GOOD, ipc=f"ipc://{closed / SOCKET_NAME}")) is None
@@ -133,7 +135,7 @@ async def test_a_full_queue_of_rings_is_tried_once_more(drained: bool, taken: Tr
         rings = both.inbound._payload_sockets.rings
         assert rings is not None
         rings._loop.remove_reader(rings._socket)
-        descriptor = ring_memory(1 << 20)
+        descriptor = shared_memory("ring", 1 << 20)
         with pytest.raises(RingQueueFull):
             while True:
                 hand_over(both.inbound._payload_sockets.shm, "ab" * 16, "cd" * 16, descriptor)
@@ -180,10 +182,10 @@ async def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
 
 
 def test_nobody_can_take_a_rings_memory_away() -> None:
-    descriptor = ring_memory(1 << 20)
+    descriptor = shared_memory("ring", 1 << 20)
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, 0)
-    with pytest.raises(OSError, match="not the memory of a ring"):
+    with pytest.raises(OSError, match="not shared memory of"):
         Ring(descriptor, 1 << 21)
     os.close(descriptor)
 
@@ -191,7 +193,7 @@ def test_nobody_can_take_a_rings_memory_away() -> None:
 def test_memory_that_its_maker_could_take_away_is_no_ring(tmp_path: Path) -> None:
     descriptor = os.memfd_create("without seals", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 1 << 20)
-    with pytest.raises(OSError, match="not the memory of a ring"):
+    with pytest.raises(OSError, match="not shared memory of"):
         Ring(descriptor, 1 << 20)
     os.close(descriptor)
     with (tmp_path / "file").open("w+b") as file, pytest.raises(OSError, match="Invalid argument"):
@@ -199,12 +201,12 @@ def test_memory_that_its_maker_could_take_away_is_no_ring(tmp_path: Path) -> Non
 
 
 def test_a_ring_goes_round() -> None:
-    descriptor = ring_memory(100)
+    descriptor = shared_memory("ring", 100)
     ring = Ring(descriptor, 100)
     os.close(descriptor)
     text = bytes(range(90))
     for offset in (0, 60, 1 << 40):
-        ring.write(offset, memoryview(text))
+        copy_and_digest(layer(0, 0, 0, 1), [memoryview(text)], ring.views(offset, 90))
         assert b"".join(ring.views(offset, 90)) == text
     assert len(ring.views(60, 90)) == 2
     ring.close()

@@ -56,9 +56,9 @@ async def opened(both: Pair, pool: LoggedPool, handoffs: dict[int, list[int]]) -
     assert link.channel is not None
     send = link.channel.send
 
-    def sent(header: Any, views: Sequence[memoryview]) -> Any:
+    def sent(header: Any, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> Any:
         pool.log.append(("send", header.handoff, header.layer, header.first) if views else ("probe",))
-        return send(header, views)
+        return send(header, views, blocks)
 
     link.channel.send = sent  # type: ignore[method-assign]
 

@@ -25,6 +25,8 @@ class MutantMemory:
 
     def __init__(self, memory: KVMemory, spec: KVSpec, mutation: str) -> None:
         self._memory = memory
+        self.counts = memory.counts
+        self.descriptors: tuple[int, ...] = ()  # not shared: all KV passes through `write`
         self._spec = spec
         self._mutation = mutation
         self._first: dict[tuple[int, int], Write] = {}  # by layer and size, for the swap
@@ -36,6 +38,9 @@ class MutantMemory:
         self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
     ) -> Callable[[], list[memoryview]]:
         return self._memory.begin_read(group, layer, blocks, codec)
+
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        return self._memory.landed(group, layer, blocks)
 
     def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         """As it is: both workers' blocks are of one form."""

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from contracts.messages.handoff import Join, Offer
 from contracts.messages.wire import encode
 from infra.network.addresses import Network
+from infra.process.shared_mapping import shared_memory
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.transports.joining import Joining
-from kvtransfer.transports.ring import Ring, ring_memory
+from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_socket import check_own_socket, hand_over
 from tests.e2e.harness.host import need_root_and
 from tests.kvtransfer.array_pool import ArrayPool
@@ -50,7 +51,7 @@ def ring_of(side: DecodeTransfer) -> Ring | None:
 
 def handed(offer: Offer, size: int = 0, token: str = "") -> None:
     """Hands over a ring of this offer, or of another size or with another token."""
-    descriptor = ring_memory(size or offer.ring)
+    descriptor = shared_memory("ring", size or offer.ring)
     os.pwrite(descriptor, token.encode(), 0)
     hand_over(offer.shm, offer.user, token or offer.token, descriptor)
     os.close(descriptor)
@@ -126,7 +127,7 @@ async def test_another_user_cannot_hand_a_ring_over(tmp_path: Path) -> None:
             child = os.fork()
             if not child:
                 os.setuid(NOBODY)
-                socket.send_fds(sender, [own(offer)], [ring_memory(offer.ring)])
+                socket.send_fds(sender, [own(offer)], [shared_memory("ring", offer.ring)])
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         side._payload_sockets.rings.receive()
@@ -147,7 +148,7 @@ async def test_the_log_says_why_a_better_way_was_not_taken(tmp_path: Path, caplo
 
     async with offered(tmp_path) as (_, offer):
         network = Network.of(SECRET)
-        joining = Joining(CONFIG, (PREFILL, DECODE), network, 1 << 10, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+        joining = Joining(CONFIG, (PREFILL, DECODE), network, SPEC, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
         channel = joining.channel(replace(offer, shm="/nowhere/rings", ipc=""))
         assert channel is not None
         channel.close()

@@ -1,0 +1,102 @@
+"""A channel into the decode worker's KV pool on the same host: payloads are copied into the granted blocks themselves.
+
+The prefill worker makes a pair of connected sockets, and hands one of them over (`ring_socket.py`). The decode worker
+sends its pool's memory through it, once (`pool_writers.py`). The pair has no other messages: each end's end of file
+tells the other that the process has ended, or has let go of the memory.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import zmq.asyncio
+
+from contracts.errors import MessageError
+from contracts.kinds import Transport
+from contracts.kv.spec import KVSpec
+from contracts.messages.handoff import Layer
+from contracts.messages.wire import encode
+from infra.network.sockets import send_now
+from infra.process.shared_mapping import map_shared
+from kvtransfer.digest import copy_and_digest
+from kvtransfer.protocol.flow import MAX_LINK_OFFSET
+from kvtransfer.transports.channel import SentPayload
+
+PAYLOADS_PER_FRAME = 4
+"""In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
+
+
+class PoolChannel:
+    """A `Channel` into a pool of the same layout as the sender's."""
+
+    transport: Transport = "pool"
+    sealed = False
+    room = MAX_LINK_OFFSET  # payloads wait in blocks of their own
+
+    def __init__(
+        self, memory: socket.socket, spec: KVSpec, counts: Sequence[int], control: zmq.asyncio.Socket, frame: int
+    ) -> None:
+        """Takes `memory` over, the socket by which the pool of `counts` blocks of each group arrives."""
+        self.frame = PAYLOADS_PER_FRAME * frame
+        self._socket = memory
+        self._groups = spec.groups
+        self._counts = counts
+        self._control = control
+        self._layers: dict[int, memoryview] = {}
+        self._ended: Callable[[], None] | None = None
+
+    def watch(self, ended: Callable[[], None]) -> None:
+        """Calls `ended` when the decode worker's process has ended, or has handed over something else."""
+        self._ended = ended
+        asyncio.get_running_loop().add_reader(self._socket, self._receive)
+
+    def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
+        if not self._layers or len(blocks) < header.count:  # not known yet
+            return None
+        digest = copy_and_digest(header, views, self._runs(header, blocks))
+        return SentPayload(digest, None) if send_now(self._control, [encode(header)]) else None
+
+    def _runs(self, header: Layer, blocks: Sequence[int]) -> list[memoryview]:
+        """Returns the memory of blocks, one view per run of neighbours."""
+        if blocks and not 0 < min(blocks) <= max(blocks) < self._counts[header.group]:
+            raise MessageError("a grant of blocks that the pool does not have")
+        memory, size = self._layers[header.layer], self._groups[header.group].block_bytes
+        starts = [at for at, block in enumerate(blocks) if not at or block != blocks[at - 1] + 1]
+        runs = pairwise([*starts, len(blocks)])
+        return [memory[blocks[start] * size : (blocks[end - 1] + 1) * size] for start, end in runs]
+
+    def _receive(self) -> None:
+        try:
+            text, descriptors, _, _ = socket.recv_fds(self._socket, 1, len(self._groups), socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            text, descriptors = b"", []
+        try:
+            if text and not self._layers and len(descriptors) == len(self._groups):
+                self._map(descriptors)
+                return
+        except OSError:
+            self._layers = {}
+        finally:
+            for each in descriptors:
+                os.close(each)
+        if self._ended is not None:
+            self._ended()
+
+    def _map(self, descriptors: Sequence[int]) -> None:
+        for group, count, descriptor in zip(self._groups, self._counts, descriptors, strict=True):
+            size = count * group.block_bytes
+            memory = map_shared(descriptor, size * len(group.layers))
+            for at, layer in enumerate(group.layers):
+                self._layers[layer] = memory[at * size : (at + 1) * size]
+
+    def close(self) -> None:
+        """Lets go of the memory, then tells so by the end of the socket."""
+        self._layers = {}
+        if self._ended is not None:
+            self._ended = None
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()

@@ -1,0 +1,73 @@
+"""The decode worker's end of channels into its pool: gives the pool's memory away, and waits for each writer's end.
+
+A process that is killed closes its socket after its mappings are gone, so the end of file is the proof that it writes
+no more. Process ids would not do: other containers have their own.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+from contracts.errors import MessageError
+from contracts.kv.spec import KVSpec
+from kvtransfer.memory import KVMemory
+
+HERE = b"\0"  # the text that descriptors go with, since a message has at least one byte
+
+
+class PoolWriters:
+    """The prefill workers of this host that may write into the pool, one for each link."""
+
+    def __init__(self, spec: KVSpec, memory: KVMemory, gone: Callable[[bytes], None]) -> None:
+        """`gone` is called with the link of a writer that writes no more."""
+        self.fingerprint = spec.fingerprint() if memory.descriptors else ""  # of the pool; empty if it is not shared
+        self.counts = memory.counts
+        self._descriptors = memory.descriptors
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._sockets: dict[bytes, socket.socket] = {}
+
+    def __contains__(self, link: bytes) -> bool:
+        return link in self._sockets
+
+    def take(self, link: bytes, descriptor: int) -> None:
+        """Gives a writer the memory by its socket; the descriptor stays the caller's. Raises `MessageError`."""
+        if link in self._sockets:
+            raise MessageError("a second writer of a link")
+        writer = socket.socket(fileno=os.dup(descriptor))
+        try:
+            writer.setblocking(False)
+            if writer.family != socket.AF_UNIX:
+                raise MessageError("a writer's socket of another family")
+            socket.send_fds(writer, [HERE], self._descriptors)
+        except (OSError, MessageError) as error:
+            writer.close()
+            raise MessageError(f"a writer that cannot be served: {error}") from None
+        self._sockets[link] = writer
+        self._loop.add_reader(writer, self._receive, link)
+
+    def _receive(self, link: bytes) -> None:
+        try:
+            if self._sockets[link].recv(1):
+                return  # writers say nothing; their end is what counts
+        except BlockingIOError:
+            return
+        except OSError:
+            pass  # reset: the other end is closed
+        self._close(link)
+        self._gone(link)
+
+    def dismiss(self, link: bytes) -> None:
+        """Asks a link's writer, if any, to let go of the memory."""
+        if link in self._sockets:
+            self._sockets[link].shutdown(socket.SHUT_WR)
+
+    def _close(self, link: bytes) -> None:
+        writer = self._sockets.pop(link)
+        self._loop.remove_reader(writer)
+        writer.close()
+
+    def close(self) -> None:
+        for link in list(self._sockets):
+            self._close(link)
