@@ -241,6 +241,10 @@ class PrefillHandoff:
     def sending(self) -> bool:
         return self.waits() or self._end > self._seen
 
+    def uncovered(self) -> bool:
+        """Whether a Credit may change anything: payloads that the peer has not seen, or whose blocks may be read."""
+        return bool(self.flying) or self._end > self._seen
+
     def layer(self, payload: Payload, offset: int) -> Layer:
         """Returns the header of a payload that begins at the link's byte `offset`."""
         return Layer(

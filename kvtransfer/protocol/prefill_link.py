@@ -115,7 +115,8 @@ class PrefillLink:
             self._credited = now
             self.window.credit(message.seen, message.limit)
             self.rate.covered(self.window.seen, now)
-            return self._to(self._beyond.values(), Covered(self.window.seen), now)
+            sent = [sender for sender in self._beyond.values() if sender.uncovered()]
+            return self._to(sent, Covered(self.window.seen), now)
         if isinstance(message, Offer):
             return [Joined(message)]
         if isinstance(message, Grant):
