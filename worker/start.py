@@ -30,7 +30,7 @@ from contracts.kinds import Quantization
 from contracts.kv.spec import refuse_codec_of_bytes
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
-from engine.device import device_label, dtype_name
+from engine.device import choose_device, device_label, dtype_name
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
@@ -81,6 +81,7 @@ from worker.engine_status import EngineStatus, PromptCounts
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
+from worker.memory_placement import place_memory
 from worker.ranks.starting import RankProcesses
 from worker.role import Role, WorkerParts
 
@@ -131,6 +132,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     proposing(config.engine)
     if name == "prefill":  # decodes only while no decode worker is there
         config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
+    if choose_device(config.engine.device).type == "cpu":
+        place_memory()
     width = config.engine.tensor_parallel
     if width > 1 and name == "prefill":
         raise ConfigError("tensor_parallel", width, "a worker of several ranks cannot hand KV over yet: --prefill 0")
