@@ -15,6 +15,7 @@ from contracts.messages.handoff import (
     Branch,
     Commit,
     Credit,
+    Grant,
     Layer,
     Open,
     Refused,
@@ -241,6 +242,30 @@ def test_waiting_costs_the_same_for_each_however_many_wait() -> None:
         return lines_run(lambda: waiters.wait(5.0, 0.0)) / waiters.messages
 
     assert effort(256) < 2 * effort(16)
+
+
+def test_a_credit_costs_little_more_beside_handoffs_that_it_does_not_concern() -> None:
+    """A step over a burst of prompts sends a payload for each prompt and layer, and each may bring a Credit."""
+
+    def effort(handoffs: int) -> float:
+        link = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
+        for number in range(handoffs):
+            link.open(opened(handoff=number), 0.0)
+            link.receive(to_prefill(Grant, handoff=number, held=[0], limit=1 << 20), 0.0)
+
+        def send() -> None:
+            for number in range(handoffs):
+                link.handle(LayerReady(number, 0, 0, 3), 0.0)
+                turn = link.next_payload()
+                assert turn is not None
+                header = link.header(*turn)
+                link.payload_left(*turn, 0, 0.0)
+                link.handle(FrameDone(number, header.number), 0.0)
+                link.receive(Credit(sender=DECODE, receiver=PREFILL, seen=link.window.sent, limit=1 << 20), 0.0)
+
+        return lines_run(send) / handoffs
+
+    assert effort(32) < 2 * effort(8)
 
 
 def test_a_line_that_is_full_is_asked_again_with_everything() -> None:
