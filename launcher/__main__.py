@@ -12,6 +12,7 @@ from launcher.key import key
 from launcher.manifests import print_manifests
 from launcher.operators import operators
 from launcher.options import ROOT
+from launcher.plan import plan
 from launcher.ray_process import ON_RAY, hand_over
 from launcher.run_service import run_service
 from launcher.run_tests import run_tests
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": up,
     "chat": chat,
     "bench": bench,
+    "plan": plan,
     "status": status,
     "key": key,
     "run": run_service,
