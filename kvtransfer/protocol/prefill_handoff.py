@@ -239,11 +239,11 @@ class PrefillHandoff:
         return self.payloads.head(frame, behind) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
-        return self.waits() or self._end > self._seen
+        return self.waits() or self.uncovered()
 
     def uncovered(self) -> bool:
-        """Whether a Credit may change anything: payloads that the peer has not seen, or whose blocks may be read."""
-        return bool(self.flying) or self._end > self._seen
+        """Whether the peer has not yet seen all payloads that were sent, the flying ones included."""
+        return self._end > self._seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:
         """Returns the header of a payload that begins at the link's byte `offset`."""
