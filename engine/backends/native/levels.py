@@ -29,6 +29,7 @@ LEVELS = (
     Level("avx512_bf16", "x86_64", BF16_FLAGS, BF16_OPTIONS),
     Level("avx512_vnni", "x86_64", VNNI_FLAGS, VNNI_OPTIONS),
     Level("avx512", "x86_64", AVX512_FLAGS, ("-march=x86-64-v4",)),
+    Level("avx2_vnni", "x86_64", (*AVX2_FLAGS, "avx_vnni"), ("-march=x86-64-v3", "-mavxvnni")),
     Level("avx2", "x86_64", AVX2_FLAGS, ("-march=x86-64-v3",)),
 )
 """All levels; of a machine's, the best comes first."""

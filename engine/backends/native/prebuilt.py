@@ -41,12 +41,11 @@ def digest_of(library: Path) -> str:
     return found[:DIGEST_BYTES].hex()
 
 
-def find() -> Path | None:
+def find(folder: Path) -> Path | None:
     """Returns the library of the best level that this host runs, or None.
 
     Raises `NativeError` if it was compiled from other sources.
     """
-    folder = directory()
     for level in runnable(LEVELS, platform.machine(), processor()):
         library, wanted = library_of(level, folder), source_digest(level.options)
         if not library.exists():
@@ -65,8 +64,9 @@ def choose_library(target: tuple[str, ...] = ()) -> Path:
     """
     refused = ""
     if not target and not os.environ.get(TARGET_VARIABLE):
+        folder = directory()
         try:
-            if library := find():
+            if library := find(folder):
                 LOG.info("native operators from %s", library)
                 return library
         except NativeError as error:
@@ -83,7 +83,7 @@ def choose_library(target: tuple[str, ...] = ()) -> Path:
 def may_load() -> bool:
     """Returns whether there is a prebuilt library or a compiler; neither is tried."""
     try:
-        if find():
+        if find(directory()):
             return True
     except NativeError:
         pass  # a compiler may replace what is refused

@@ -1,5 +1,6 @@
 """A host without a compiler takes operators that were compiled elsewhere, and refuses those of other sources."""
 
+import os
 import platform
 import shutil
 import subprocess
@@ -85,6 +86,15 @@ def test_given_operators_come_before_a_compile_unless_a_target_is_asked_for(
     assert choose_library(LEAST.options) == build(LEAST.options)
 
 
+def test_without_a_home_one_sentence_says_so(tmp_path: Path) -> None:
+    code = f"import pathlib\n@classmethod\ndef home(cls): raise RuntimeError\npathlib.Path.home = home\n{PROVES}"
+    command = ["env", "-i", f"PATH={os.environ['PATH']}", sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1] == (
+        "contracts.errors.NativeError: this user has no home directory to keep native operators in; set XDG_CACHE_HOME"
+    )
+
+
 def test_a_file_that_is_no_library_has_no_digest(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no library")
     assert digest_of(tmp_path / "text") == ""
@@ -99,6 +109,7 @@ GENOA = f"{SKYLAKE} avx512_vnni avx512vbmi avx512_bf16"
     ("flags", "best"),
     [
         (HASWELL, "avx2"),
+        (f"{HASWELL} avx_vnni", "avx2_vnni"),
         (SKYLAKE, "avx512"),
         (f"{SKYLAKE} avx512_vnni", "avx512_vnni"),
         (GENOA, "avx512_bf16"),
