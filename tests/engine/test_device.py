@@ -78,7 +78,7 @@ def test_a_gpu_without_bf16_computes_in_fp16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("multiplied", "avx2", "native", "expected", "why"),
+    ("multiplied", "widened", "native", "expected", "why"),
     [
         (True, True, False, torch.bfloat16, "the processor multiplies bf16"),
         (False, True, True, torch.bfloat16, "native operators widen it"),
@@ -88,7 +88,7 @@ def test_a_gpu_without_bf16_computes_in_fp16() -> None:
 )
 def test_a_cpu_takes_the_faster_format_and_says_why(
     multiplied: bool,
-    avx2: bool,
+    widened: bool,
     native: bool,
     expected: torch.dtype,
     why: str,
@@ -96,7 +96,7 @@ def test_a_cpu_takes_the_faster_format_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("engine.device.cpu_multiplies_bf16", lambda: multiplied)
-    monkeypatch.setattr("engine.device.cpu_has_avx2", lambda: avx2)
+    monkeypatch.setattr("engine.device.cpu_widens_bf16", lambda: widened)
     with caplog.at_level(logging.INFO):
         assert choose_dtype("auto", torch.device("cpu"), widened=native) == expected
     assert why in caplog.text

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from contracts.errors import NativeError
+from engine.backends.native.levels import LEVELS, runnable
 from infra.config.operators import OPERATORS_VARIABLE
 
 COMPILER_NAMES = ("cc", "gcc", "clang")
@@ -64,8 +65,15 @@ def _sources(*suffixes: str) -> list[Path]:
 
 
 def chosen_target() -> tuple[str, ...]:
-    """Returns the options in `TARGET_VARIABLE`, or options for all instructions of this processor."""
-    return tuple(shlex.split(os.environ.get(TARGET_VARIABLE, ""))) or NATIVE_TARGET
+    """Returns the options in `TARGET_VARIABLE`, or options for this processor's instructions."""
+    given = tuple(shlex.split(os.environ.get(TARGET_VARIABLE, "")))
+    return given or native_target(platform.machine(), processor())
+
+
+def native_target(machine: str, described: str) -> tuple[str, ...]:
+    """Returns options for the instructions of a processor, on ARM those of its level, which tests prove."""
+    levels = runnable(LEVELS, machine, described)
+    return levels[0].options if levels and machine == "aarch64" else NATIVE_TARGET
 
 
 def cache() -> Path:
@@ -103,7 +111,7 @@ def machine_of(command: list[str]) -> str:
 
 
 def processor() -> str:
-    """Describes what `-march=native` depends on."""
+    """Describes what the options for this processor depend on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

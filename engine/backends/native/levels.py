@@ -31,6 +31,9 @@ LEVELS = (
     Level("avx512", "x86_64", AVX512_FLAGS, ("-march=x86-64-v4",)),
     Level("avx2_vnni", "x86_64", (*AVX2_FLAGS, "avx_vnni"), ("-march=x86-64-v3", "-mavxvnni")),
     Level("avx2", "x86_64", AVX2_FLAGS, ("-march=x86-64-v3",)),
+    Level("neon_bf16", "aarch64", ("asimddp", "bf16", "i8mm"), ("-march=armv8.2-a+dotprod+bf16+i8mm",)),
+    Level("neon_dot", "aarch64", ("asimddp",), ("-march=armv8.2-a+dotprod",)),
+    Level("neon", "aarch64", ("asimd",), ("-march=armv8-a",)),
 )
 """All levels; of a machine's, the best comes first."""
 

@@ -259,10 +259,15 @@ def load(target: Sequence[str] = ()) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(f"the native operators cannot be loaded: {error}") from error
+    declare(library)
+    return library
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Sets the types of the functions' arguments and results."""
     for name, arguments in ARGUMENT_TYPES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.baton_packed_bytes.argtypes, library.baton_packed_bytes.restype = (POINTER(LinearArguments),), c_long
     library.baton_plan.argtypes = (POINTER(AttentionArguments), *(c_void_p,) * 2, *(c_long,) * 2, *(c_void_p,) * 2)
     library.baton_plan.restype = c_long
-    return library

@@ -8,7 +8,7 @@
 #include "softmax.h"
 #include "transpose.h"
 
-#if defined __AVX512BF16__
+#if defined HAS_PAIRS
 #include "pair_product.h"
 #define HAS_BF16
 

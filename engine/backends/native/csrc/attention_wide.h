@@ -11,11 +11,11 @@
 #include "softmax.h"
 #include "strips.h"
 
-#if !defined __AVX512BF16__
+#if !defined HAS_PAIRS
 #define HAS_WIDE
 #define WIDE_GROUP (4 * TILE_ROWS)
 #define FEW_VECTORS 4 /* vectors side by side that fit the registers … */
-#if defined __AVX512F__
+#if TILE_VECTORS == 4
 #define FEW_ROWS TILE_ROWS /* … for this many rows; otherwise 2 vectors */
 #else
 #define FEW_ROWS 3

@@ -65,10 +65,10 @@ INLINE void unpack(
         for (long begin = 0, part = split; begin < dim; begin = part, part = dim, scales += step->block * SCALE_BYTES) {
             const vec scale = all(scale_at(scales, token) * unit_of(kv));
             long d = begin;
-#if defined __AVX512BF16__
+#if defined HAS_PAIRS
             for (; format == BF16 && d + 2 * LANES <= part; d += 2 * LANES) {
                 const vec low = numbers_at(kv, from + d, LANES) * scale;
-                const __m512bh both = _mm512_cvtne2ps_pbh(numbers_at(kv, from + d + LANES, LANES) * scale, low);
+                const uvec both = narrowed_both(low, numbers_at(kv, from + d + LANES, LANES) * scale);
                 memcpy(there + d * size, &both, sizeof both);
             }
 #endif

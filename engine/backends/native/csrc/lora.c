@@ -22,8 +22,8 @@ INLINE uvec step_of(enum format format, const char *row, long k, const int singl
 
 INLINE vec add_pair(uvec x, uvec b, vec sum)
 {
-#if defined __AVX512BF16__
-    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)b);
+#if defined HAS_PAIRS
+    return add_pairs(sum, x, b);
 #else
     const uvec high = (uvec){0} + 0xffff0000u;
     return fused((vec)(x & high), (vec)(b & high), fused((vec)(x << 16), (vec)(b << 16), sum));

@@ -101,18 +101,17 @@ INLINE void multiply_vectors(
 {
     vec sum[TILE_ROWS][4] = {{{0}}};
     for (long k = 0; k < depth; k += 2) {
-        __m512bh word[4]; /* vector by vector: GCC would keep arrays that are copied as a whole in memory */
+        uvec word[4]; /* vector by vector: GCC would keep arrays that are copied as a whole in memory */
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            word[v] = (__m512bh)_mm512_loadu_si512(b + k / 2 * b_stride + v * LANES);
+            memcpy(&word[v], b + k / 2 * b_stride + v * LANES, sizeof *word);
 #pragma GCC unroll 6
         for (int row = 0; row < rows; row++) {
             uint32_t pair;
             memcpy(&pair, a + row * a_stride + k, sizeof pair);
-            const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                sum[row][v] = (vec)_mm512_dpbf16_ps(sum[row][v], both, word[v]);
+                sum[row][v] = add_pairs(sum[row][v], pair - (uvec){0}, word[v]);
         }
     }
 #pragma GCC unroll 6

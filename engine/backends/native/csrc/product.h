@@ -10,7 +10,7 @@
 
 /* Accumulators of a tile: 6 x 2 of 16 registers, or 6 x 4 of 32: enough to hide the latency of the fused operation. */
 #define TILE_ROWS 6
-#if defined __AVX512F__
+#if defined __AVX512F__ || defined __aarch64__
 #define TILE_VECTORS 4
 #else
 #define TILE_VECTORS 2

@@ -10,7 +10,7 @@
 #include "amx.h"
 #include "finish.h"
 
-#if defined __AVX512BF16__
+#if defined HAS_PAIRS
 #define HAS_BF16_PRODUCT
 
 #if defined HAS_AMX
@@ -43,19 +43,18 @@ INLINE void add_dot_products(
     vec sum[TILE_ROWS][TILE_VECTORS];
     load_sums(rows, fresh, sums, PANEL, sum);
     for (long k = 0; k < depth; k += 2) {
-        __m512bh columns[TILE_VECTORS];
+        uvec columns[TILE_VECTORS];
         ask(beside);
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
-            columns[v] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + v * 2 * LANES);
+            memcpy(&columns[v], panel + k * PANEL + v * 2 * LANES, sizeof *columns);
 #pragma GCC unroll 6
         for (int row = 0; row < rows; row++) {
-            int32_t pair;
+            uint32_t pair;
             memcpy(&pair, x + row * x_stride + k, sizeof pair);
-            const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 4
             for (int v = 0; v < TILE_VECTORS; v++)
-                sum[row][v] = _mm512_dpbf16_ps(sum[row][v], both, columns[v]);
+                sum[row][v] = add_pairs(sum[row][v], pair - (uvec){0}, columns[v]);
         }
     }
     store_sums(rows, sum, sums, PANEL);

@@ -46,6 +46,12 @@ INLINE const struct factor *factor_of(const struct unit_rows *x, long row)
 #if LANES == 16
 #define BYTES __m512i
 #define INSTRUCTION(NAME) _mm512_##NAME
+#elif defined __aarch64__
+#define BYTES uvec
+#define INSTRUCTION(NAME) neon_##NAME
+INLINE BYTES neon_set1_epi8(uint8_t x) { return (BYTES)vdupq_n_u8(x); }
+INLINE BYTES neon_set1_epi32(int32_t x) { return (BYTES)vdupq_n_s32(x); }
+INLINE BYTES neon_shuffle_epi8(BYTES of, BYTES at) { return (BYTES)vqtbl1q_u8((uint8x16_t)of, (uint8x16_t)at); }
 #else
 #define BYTES __m256i
 #define INSTRUCTION(NAME) _mm256_##NAME
@@ -58,6 +64,12 @@ INLINE BYTES four_of(const char *x)
     return INSTRUCTION(set1_epi32)(word);
 }
 
+#if defined __aarch64__ && !defined __ARM_FEATURE_MATMUL_INT8
+#define TAKEN_FROM_CODES 128 /* makes them signed for the product */
+#else
+#define TAKEN_FROM_CODES 0
+#endif
+
 /* Adds products of codes without sign to `sum`: in 32 bits, or where there is no VNNI, pairs of them in 16 bits. */
 INLINE BYTES add_products(BYTES sum, BYTES codes, BYTES x)
 {
@@ -65,6 +77,16 @@ INLINE BYTES add_products(BYTES sum, BYTES codes, BYTES x)
     /* not the compiler's intrinsic: GCC 12 keeps its sums in memory */
 #if LANES == 16
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
+#elif defined __ARM_FEATURE_MATMUL_INT8
+    sum = (BYTES)vusdotq_s32((int32x4_t)sum, (uint8x16_t)codes, (int8x16_t)x);
+#elif defined __aarch64__
+    const int8x16_t a = (int8x16_t)(codes ^ 0x80808080u), b = (int8x16_t)x;
+#if defined __ARM_FEATURE_DOTPROD
+    sum = (BYTES)vdotq_s32((int32x4_t)sum, a, b);
+#else
+    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    sum += (BYTES)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+#endif
 #else
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(codes), "x"(x));
 #endif
@@ -74,12 +96,14 @@ INLINE BYTES add_products(BYTES sum, BYTES codes, BYTES x)
 #endif
 }
 
+#if !defined HAS_VNNI
 /* The same in 32 bits for codes with a sign, less the magnitudes of negative x: |x| (sign ^ code) is x code, or x code - |x|. */
 INLINE BYTES add_signed_products(BYTES sum, BYTES codes, BYTES size, BYTES sign)
 {
     const BYTES pairs = INSTRUCTION(maddubs_epi16)(size, (BYTES)((uvec)sign ^ (uvec)codes));
     return INSTRUCTION(add_epi32)(sum, INSTRUCTION(madd_epi16)(pairs, INSTRUCTION(set1_epi16)(1)));
 }
+#endif
 
 INLINE vec scale_of(const char *scales, const int in_place, long column)
 {
@@ -109,9 +133,13 @@ INLINE void add_four(
         const char *own = x.codes + row * x.stride + k;
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
+#if defined HAS_VNNI
+            sum[row][v] = add_products(sum[row][v], codes[v], four_of(own));
+#else
             sum[row][v] = kind.has_sign ? add_signed_products(
                                               sum[row][v], codes[v], four_of(own + x.plane), four_of(own + 2 * x.plane))
                                         : add_products(sum[row][v], codes[v], four_of(own));
+#endif
     }
 }
 
@@ -131,7 +159,7 @@ INLINE void add_unit_rows(
 #pragma GCC unroll 6
         for (int row = 0; row < rows; row++) {
 #if defined HAS_VNNI
-            const BYTES begin = INSTRUCTION(set1_epi32)(-kind.zero * factor_of(&x, row)->sum);
+            const BYTES begin = INSTRUCTION(set1_epi32)((TAKEN_FROM_CODES - kind.zero) * factor_of(&x, row)->sum);
 #else
             const BYTES begin = INSTRUCTION(set1_epi32)(0);
 #endif

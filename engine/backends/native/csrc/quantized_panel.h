@@ -10,9 +10,13 @@
 #include "linear.h"
 #include "product.h"
 
-#if defined __AVX2__ && defined __F16C__ && (LANES == 8 || defined __AVX512BW__)
+#if defined __aarch64__ || (defined __AVX2__ && defined __F16C__ && (LANES == 8 || defined __AVX512BW__))
 #define HAS_INT8_PRODUCT /* of rows in int8, with bf16 */
+#if defined __aarch64__
+#define HAS_VNNI /* or what does the same: product_int8.h */
+#else
 #include <immintrin.h>
+#endif
 #if LANES == 8 ? defined __AVXVNNI__ : defined __AVX512VNNI__
 #define HAS_VNNI
 #endif
@@ -99,7 +103,11 @@ INLINE void pack_scales(const struct linear *layer, const float *numbers, long o
         const float number = output + column < layer->outputs ? numbers[(output + column) * groups + group] : 0;
 #if defined HAS_INT8_PRODUCT
         if (takes_int8(layer)) {
+#if defined __aarch64__
+            const __fp16 half = number;
+#else
             const uint16_t half = _cvtss_sh(number, 0);
+#endif
             memcpy(to + column * sizeof half, &half, sizeof half);
             continue;
         }
@@ -130,6 +138,8 @@ INLINE vec load_half(const char *numbers, long at)
 {
 #if LANES == 16
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(numbers + at * 2)));
+#elif defined __aarch64__
+    return vcvt_f32_f16(vld1_f16((const __fp16 *)(numbers + at * 2)));
 #else
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(numbers + at * 2)));
 #endif

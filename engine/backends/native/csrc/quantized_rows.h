@@ -32,6 +32,8 @@ INLINE float reduced(vec v, const int sum)
 {
 #if LANES == 16
     return sum ? _mm512_reduce_add_ps(v) : _mm512_reduce_max_ps(v);
+#elif defined __aarch64__
+    return sum ? vaddvq_f32(v) : vmaxvq_f32(v);
 #else
     const ivec halves = {4, 5, 6, 7}, pairs = {2, 3, 0, 1}, neighbours = {1, 0};
     vec other = __builtin_shuffle(v, halves);

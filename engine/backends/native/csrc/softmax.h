@@ -88,13 +88,13 @@ static void merge(long rows, long dim, long width, struct state tile, struct sta
     }
 }
 
-#if defined __AVX512BF16__
+#if defined HAS_PAIRS
 /* 2^x for x <= 0, to 1 in 13,000: a weight is rounded to bf16, which is 26 times as coarse. 0 or nearly so from -126 on;
    NaN stays NaN. (The minimax polynomial of the third degree for |r| <= 1/2.) */
 INLINE vec power_of_two(vec x)
 {
     const vec shift = all(12582912.0f); /* 1.5 x 2^23: adding it rounds to a whole number */
-    const vec bounded = _mm512_max_ps(all(-126.0f), x);
+    const vec bounded = larger(all(-126.0f), x);
     const vec whole = bounded + shift, r = bounded - (whole - shift);
     vec p = fused(all(0.05517167f), r, all(0.24261112f));
     p = fused(p, r, all(0.69326099f));
@@ -102,32 +102,42 @@ INLINE vec power_of_two(vec x)
     return p * (vec)(((uvec)whole << 23) + (127u << 23));
 }
 
-INLINE __mmask16 seen_lanes(long at, struct span seen, const struct hidden *hidden)
+/* `v` in the lanes of positions that are seen, from `at` on, and `other` in the others. */
+INLINE vec where_seen(long at, struct span seen, const struct hidden *hidden, vec v, vec other)
 {
-    const uint32_t below_high = (1u << most(0, least(seen.end - at, 16))) - 1;
-    const uint32_t below_low = (1u << most(0, least(seen.first - at, 16))) - 1;
-    return below_high & ~below_low & ~(hidden ? hidden_at(hidden, at & -32) >> (at & 31) : 0);
+    const uint32_t below_high = (1u << most(0, least(seen.end - at, LANES))) - 1;
+    const uint32_t below_low = (1u << most(0, least(seen.first - at, LANES))) - 1;
+    const uint32_t lanes = below_high & ~below_low & ~(hidden ? hidden_at(hidden, at & -32) >> (at & 31) : 0);
+#if defined __AVX512F__
+    return _mm512_mask_mov_ps(other, lanes, v);
+#else
+    return chosen((((uvec){0} + lanes) >> (uvec)LANE_NUMBERS & 1) != 0, v, other);
+#endif
 }
 
 INLINE vec weights_at(
     const int whole, const float *scores, long at, struct span seen, const struct hidden *hidden, vec scale, vec offset)
 {
-    const vec weights = power_of_two(_mm512_fmsub_ps(load(FP32, scores, at), scale, offset));
-    return whole ? weights : (vec)_mm512_maskz_mov_ps(seen_lanes(at, seen, hidden), weights);
+    const vec weights = power_of_two(fused(load(FP32, scores, at), scale, -offset));
+    return whole ? weights : where_seen(at, seen, hidden, weights, (vec){0});
 }
 
-INLINE vec soften_32(
+INLINE vec soften_both(
     const int whole, const float *scores, long at, struct span seen, const struct hidden *hidden, vec scale, vec offset,
     uint16_t *weights, vec sum)
 {
-    const __m512bh both = _mm512_cvtne2ps_pbh(
-        weights_at(whole, scores, at + LANES, seen, hidden, scale, offset),
-        weights_at(whole, scores, at, seen, hidden, scale, offset));
+    const uvec both = narrowed_both(
+        weights_at(whole, scores, at, seen, hidden, scale, offset),
+        weights_at(whole, scores, at + LANES, seen, hidden, scale, offset));
     memcpy(weights + at, &both, sizeof both);
-    return _mm512_dpbf16_ps(sum, both, (__m512bh)_mm512_set1_epi16(0x3f80)); /* times 1 */
+#if defined __AVX512BF16__
+    return add_pairs(sum, both, (uvec){0} + 0x3f803f80u); /* times 1 */
+#else
+    return sum + ((vec)(both << 16) + (vec)(both & 0xffff0000u)); /* GCC 12 makes a 1 of fp16 of ARM's 1 of bf16 */
+#endif
 }
 
-/* As `soften`, for up to 16 rows of raw scores that `scale` belongs to; weights are bf16, from … end - 1 multiples of 32.
+/* As `soften`, for up to LANES rows of raw scores that `scale` belongs to; weights are bf16, from … end - 1 multiples of 32.
    The totals are those of the rounded weights, so that the weights of a tile are together 1. */
 static void soften_to_bf16(
     const float *scores, long rows, long from, long end, const struct span *seen, const struct hidden *hidden, float scale,
@@ -144,10 +154,10 @@ static void soften_to_bf16(
         for (long t = from; t < whole[row]; t += 2 * LANES)
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++)
-                best[half] = _mm512_max_ps(load(FP32, scores, t + half * LANES), best[half]);
+                best[half] = larger(load(FP32, scores, t + half * LANES), best[half]);
         for (long t = whole[row]; t < end; t += LANES)
-            best[0] = _mm512_mask_max_ps(best[0], seen_lanes(t, seen[row], own), load(FP32, scores, t), best[0]);
-        square[row] = _mm512_max_ps(best[0], best[1]);
+            best[0] = larger(where_seen(t, seen[row], own, load(FP32, scores, t), all(-INFINITY)), best[0]);
+        square[row] = larger(best[0], best[1]);
     }
     for (long row = rows; row < LANES; row++)
         square[row] = (vec){0};
@@ -159,9 +169,9 @@ static void soften_to_bf16(
         const struct hidden *own = hidden ? hidden + row : 0;
         vec sum = {0};
         for (long t = from; t < whole[row]; t += 2 * LANES)
-            sum = soften_32(1, scores, t, seen[row], own, scale_2, all(offset[row]), weights, sum);
+            sum = soften_both(1, scores, t, seen[row], own, scale_2, all(offset[row]), weights, sum);
         for (long t = whole[row]; t < end; t += 2 * LANES)
-            sum = soften_32(0, scores, t, seen[row], own, scale_2, all(offset[row]), weights, sum);
+            sum = soften_both(0, scores, t, seen[row], own, scale_2, all(offset[row]), weights, sum);
         square[row] = sum;
     }
     store_first(FP32, total, 0, sums_of(square), rows);

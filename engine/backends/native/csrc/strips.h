@@ -6,6 +6,8 @@
 #include "product.h"
 #include "transpose.h"
 
+#define SQUARES ((TILE_ROWS + LANES - 1) / LANES) /* of vectors, in which a strip's rows become columns */
+
 INLINE long strips_of(long rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
 /* The first row of a strip, or the end of the last one. A last strip of 4, 2 or 1 rows gets one row of the strip before:
    5 and 3 rows keep the units busier than 6 and 2. */
@@ -20,17 +22,19 @@ INLINE void take_strip(const uint16_t *x, long stride, long rows, long depth, fl
 {
     for (long k = 0; k < depth; k += LANES) {
         const long left = depth - k, count = rounded_up(least(left, LANES), 2);
-        vec square[LANES];
+        vec square[SQUARES * LANES];
 #pragma GCC unroll 16
-        for (long row = 0; row < LANES; row++)
+        for (long row = 0; row < SQUARES * LANES; row++)
             square[row] = row < rows ? load_first(BF16, x + row * stride, k, left) : (vec){0};
         if (rows == 1) {
             store(FP32, to, k, square[0]);
             continue;
         }
-        transpose(square);
+        for (long first = 0; first < SQUARES * LANES; first += LANES)
+            transpose(square + first);
         for (long i = 0; i < count; i++) /* each begins behind the rows of the one before, and writes over the rest */
-            store(FP32, to, (k + i) * rows, square[i]);
+            for (long first = 0; first < SQUARES * LANES; first += LANES)
+                store(FP32, to, (k + i) * rows + first, square[first + i]);
     }
 }
 

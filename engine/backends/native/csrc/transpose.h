@@ -5,7 +5,10 @@
 
 #include "vector.h"
 
-#if LANES == 8
+#if LANES == 4
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
+#elif LANES == 8
 #define LOW 0, 8, 1, 9, 2, 10, 3, 11
 #define HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #else

@@ -13,6 +13,10 @@
 #include <immintrin.h> /* costs half a second of compile time */
 #define LANES 16
 #define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#elif defined __aarch64__
+#include <arm_neon.h>
+#define LANES 4
+#define LANE_NUMBERS {0, 1, 2, 3}
 #else
 #define LANES 8
 #define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7}
@@ -59,6 +63,8 @@ INLINE vec fused(vec a, vec b, vec c)
     return _mm512_fmadd_ps(a, b, c);
 #elif defined __AVX2__ && defined __FMA__
     return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined __aarch64__
+    return vfmaq_f32(c, a, b);
 #else
     return a * b + c;
 #endif
@@ -74,6 +80,30 @@ INLINE void add_fused(vec a, vec b, vec *sum)
 #endif
 }
 
+#if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define HAS_PAIRS
+/* sum + the products of pairs of bf16 in words. Denormal numbers are 0. x86 adds one product after the other, to the
+   nearest even; ARM, unless a process asks for its extended mode, the sum of both, rounded to odd. */
+INLINE vec add_pairs(vec sum, uvec a, uvec b)
+{
+#if defined __AVX512BF16__
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+    return vbfdotq_f32(sum, (bfloat16x8_t)a, (bfloat16x8_t)b);
+#endif
+}
+
+/* The lanes of `low`, then those of `high`, as bf16. */
+INLINE uvec narrowed_both(vec low, vec high)
+{
+#if defined __AVX512BF16__
+    return (uvec)_mm512_cvtne2ps_pbh(high, low);
+#else
+    return (uvec)vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high);
+#endif
+}
+#endif
+
 /* mask ? a : b, for a mask of 0 and -1. */
 INLINE vec chosen(ivec mask, vec a, vec b)
 {
@@ -81,6 +111,8 @@ INLINE vec chosen(ivec mask, vec a, vec b)
     return _mm512_mask_mov_ps(b, _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask), a);
 #elif defined __AVX2__
     return __builtin_ia32_blendvps256(b, a, (vec)mask);
+#elif defined __aarch64__
+    return vbslq_f32((uint32x4_t)mask, a, b);
 #else
     return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
 #endif
@@ -93,6 +125,8 @@ INLINE int any(ivec mask)
     return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
 #elif defined __AVX2__
     return __builtin_ia32_movmskps256((vec)mask) != 0;
+#elif defined __aarch64__
+    return vmaxvq_u32((uint32x4_t)mask) != 0;
 #else
     uint64_t word[LANES / 2], found = 0;
     memcpy(word, &mask, sizeof mask);
@@ -163,6 +197,8 @@ INLINE hvec narrowed(vec v)
 {
 #if defined __AVX512BF16__
     return (hvec)_mm512_cvtneps_pbh(v); /* denormal numbers become 0 */
+#elif defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+    return (hvec)vcvt_bf16_f32(v);
 #else
     uvec bits = (uvec)v;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

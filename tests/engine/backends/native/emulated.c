@@ -1,0 +1,114 @@
+/* Calls functions of the native operators for another process, which this one is not the processor of: see emulated.py.
+
+   That process's memory is fetched page by page, to the same addresses, where a function reads it: arguments are passed
+   as they are, whatever they point to. When the function returns, what it changed is sent back and all pages go. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <omp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE 4096
+#define MAX_PAGES (1 << 16)
+
+enum { FETCH, STORE, DONE };
+struct report {
+    int64_t kind, address, value; /* the length of what follows, or the result */
+};
+struct call {
+    char name[32];
+    int64_t threads, words[10];
+    double number;
+};
+typedef int64_t function(
+    int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, double);
+
+static char *pages[MAX_PAGES], *fetched[MAX_PAGES]; /* a page, and what it was; hashed by its number */
+static pthread_mutex_t faulting = PTHREAD_MUTEX_INITIALIZER;
+static int line;
+
+static void take(void *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t some = read(line, (char *)to + done, bytes - done);
+        if (some <= 0)
+            _exit(1);
+        done += some;
+    }
+}
+
+static void give(int64_t kind, const void *address, int64_t value)
+{
+    const struct report report = {kind, (int64_t)address, value};
+    if (write(line, &report, sizeof report) != sizeof report)
+        _exit(1);
+}
+
+static void fetch(int signal, siginfo_t *fault, void *context)
+{
+    char *page = (char *)((uintptr_t)fault->si_addr & -PAGE);
+    (void)signal, (void)context;
+    pthread_mutex_lock(&faulting);
+    size_t at = (uintptr_t)page / PAGE % MAX_PAGES;
+    while (pages[at] && pages[at] != page)
+        at = (at + 1) % MAX_PAGES;
+    if (!pages[at]) { /* otherwise another thread was first */
+        char *both = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        give(FETCH, page, PAGE);
+        take(both, PAGE);
+        memcpy(both + PAGE, both, PAGE);
+        pages[at] = page;
+        fetched[at] = both + PAGE;
+        if (mremap(both, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, page) != page)
+            _exit(2);
+    }
+    pthread_mutex_unlock(&faulting);
+}
+
+/* Sends the words of a page that have changed. */
+static void store(const char *page, const char *before)
+{
+    const int64_t *now = (const int64_t *)page, *old = (const int64_t *)before;
+    for (long first = 0, end; first < PAGE / 8; first = end) {
+        for (end = first; end < PAGE / 8 && now[end] != old[end]; end++)
+            ;
+        if (end > first) {
+            give(STORE, now + first, (end - first) * 8);
+            if (write(line, now + first, (end - first) * 8) != (end - first) * 8)
+                _exit(1);
+        }
+        end += end == first;
+    }
+}
+
+int main(int count, char **arguments)
+{
+    const struct sigaction action = {.sa_sigaction = fetch, .sa_flags = SA_SIGINFO};
+    void *library = count == 3 ? dlopen(arguments[1], RTLD_NOW) : 0;
+    if (!library)
+        return 3;
+    line = atoi(arguments[2]);
+    sigaction(SIGSEGV, &action, 0);
+    for (;;) {
+        struct call call;
+        take(&call, sizeof call);
+        function *called = (function *)dlsym(library, call.name);
+        const int64_t *w = call.words;
+        omp_set_num_threads(call.threads);
+        const int64_t result = called(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], call.number);
+        for (size_t at = 0; at < MAX_PAGES; at++)
+            if (pages[at]) {
+                store(pages[at], fetched[at]);
+                munmap(pages[at], PAGE);
+                munmap(fetched[at], PAGE);
+                pages[at] = 0;
+            }
+        give(DONE, 0, result);
+    }
+}

@@ -1,0 +1,76 @@
+"""Operators for ARM processors, which QEMU emulates: a few shapes of each kernel.
+
+With `BATON_TEST_LEVEL=neon_bf16`, or another of `conftest.ARM_LEVELS`, this folder's tests all run so.
+"""
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from contracts.errors import NativeError
+from engine.backends.native.build import NATIVE_TARGET, native_target
+from engine.backends.native.linear import NativeLinear, prove
+from tests.engine.backends.native.conftest import ARM_LEVELS
+from tests.engine.backends.native.emulated import emulated
+from tests.engine.backends.native.measures import LIMITS, random, relative_error
+from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
+from tests.engine.backends.native.test_elementwise import test_gate as check_gate
+from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
+from tests.engine.backends.native.test_levels import at_a_wall
+
+NEWEST = "neon_bf16"
+
+
+@pytest.fixture(scope="module")
+def arm(library_of: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
+    return library_of(NEWEST)
+
+
+def test_it_proves_itself(arm: ctypes.CDLL) -> None:
+    prove(arm)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (17, 257), (33, 2080)])
+def test_linear_equals_the_reference_and_rows_are_on_their_own(
+    arm: ctypes.CDLL, outputs: int, inputs: int, dtype: torch.dtype, limit: float
+) -> None:
+    weight, offset = random(outputs, inputs, seed=1, dtype=dtype), random(outputs, seed=2, dtype=dtype)
+    layer = NativeLinear(arm, at_a_wall(weight), at_a_wall(offset))
+    x = at_a_wall(random(39, inputs, seed=3, dtype=dtype))
+    whole = layer(x)
+    assert relative_error(whole, x.double() @ weight.double().T + offset.double()) < limit
+    for rows in (1, 2, 7, 16):
+        assert torch.equal(layer(x[-rows:]), whole[-rows:]), rows
+
+
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+def test_what_lies_between(arm: ctypes.CDLL, dtype: torch.dtype, limit: float) -> None:
+    check_add_norm(arm, 63, 257, dtype, limit)
+    check_rotate(arm, 22, "all", 0.5, dtype, limit)
+    check_gate(arm, "silu", 257, dtype, limit)
+
+
+def test_what_is_read_too_far_is_an_error(arm: ctypes.CDLL) -> None:
+    """Of the emulation, which ends with it: memory of this process that nobody may touch has no pages there either."""
+    library = emulated(ARM_LEVELS[NEWEST])
+    weight = at_a_wall(random(64, 64, seed=1))
+    layer = NativeLinear(library, weight, None)
+    layer.arguments.packed = weight.data_ptr() + weight.nbytes
+    with pytest.raises(NativeError, match="baton_linear touches 0x"):
+        layer(random(1, 64, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("features", "options"),
+    [
+        ("Features\t: fp asimd evtstrm aes crc32 cpuid", "-march=armv8-a"),
+        ("Features\t: fp asimd atomics asimdhp asimddp bf16", "-march=armv8.2-a+dotprod"),
+        ("Features\t: fp asimd atomics asimddp sve i8mm bf16\nCPU part\t: 0xd40", "-march=armv8.2-a+dotprod+bf16+i8mm"),
+    ],
+)
+def test_a_processors_features_choose_the_instructions(features: str, options: str) -> None:
+    assert native_target("aarch64", features) == (options,)
+    assert native_target("x86_64", "flags\t: avx2") == NATIVE_TARGET
