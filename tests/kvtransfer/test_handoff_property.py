@@ -1,7 +1,8 @@
 """Runs both sides over a link that drops, delays, reorders and repeats: equal bytes and one Accepted, or nothing held.
 
 The link has two stages. What the socket holds still refers to the sender's memory and leaves in order; what is on the
-way is a copy, and there anything may happen to it. Blocks are scribbled over as soon as the rules call them free.
+way is a copy, and there anything may happen to it. Blocks are scribbled over as soon as the rules call them free. In
+half of the examples the sender writes into the receiver's pool itself, and never into a block that is another's.
 
 Each example draws which troubles it may meet and the steps at which calamities come, so that some meet none and have to
 succeed, and the rare ends are not left to luck. `--hypothesis-show-statistics` says what share of examples met what.
@@ -74,6 +75,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.dropped: dict[HandoffKey, Dropped] = {}
         self.attempt = 0  # of every handoff of this life of the prefill side
         self.decode_lives = 0
+        self.ending: list[bytes] = []  # links whose writers have ended, which the decode side does not know yet
 
     @initialize(
         window=st.sampled_from([1, 20, 4096]),
@@ -81,6 +83,7 @@ class HandoffMachine(RuleBasedStateMachine):
         line=st.sampled_from([1, HANDOFFS]),
         streaming=st.booleans(),
         windowed=st.booleans(),
+        writes=st.booleans(),
         cached=st.lists(st.integers(0, BLOCKS), min_size=HANDOFFS, max_size=HANDOFFS),
         samples=st.lists(st.integers(1, 3), min_size=HANDOFFS, max_size=HANDOFFS),
         troubles=st.sampled_from(TROUBLES),
@@ -93,6 +96,7 @@ class HandoffMachine(RuleBasedStateMachine):
         line: int,
         streaming: bool,
         windowed: bool,
+        writes: bool,
         cached: list[int],
         samples: list[int],
         troubles: tuple[str, ...],
@@ -106,10 +110,13 @@ class HandoffMachine(RuleBasedStateMachine):
         # leading blocks of each handoff, by KV group, that the decode side holds already, or does not need
         self.held = [tuple([max(count, each.start) for each in self.needed[at]]) for at, count in enumerate(cached)]
         self.samples = [tuple(range(count)) for count in samples]
+        self.writes = writes
         self.troubles = troubles
         self.calamities = calamities
         self.new_decode_life()
         self.new_prefill_life()
+        if streaming and cached[0] % 2:  # else some are granted first
+            self.writer_comes()
         if streaming:  # most troubles are worth more when payloads are on the way
             self.send(0, ["arrive"] * HANDOFFS)
             self.deliver(HANDOFFS)
@@ -128,6 +135,7 @@ class HandoffMachine(RuleBasedStateMachine):
             self.scribble(self.target, blocks)
             self.free += blocks
         self.target_blocks, self.wanted, self.heard = {}, [], set()
+        self.ending = []
 
     def new_prefill_life(self) -> None:
         """Starts a prefill side with the next attempt at every request, over a link of its own."""
@@ -136,6 +144,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.source = Pool(self.spec, 64, seed=1)
         self.senders = PrefillLink(self.config, self.prefill, self.decode, self.spec, trace=True)
         self.socket, self.channel = [], []
+        self.memory_of = ""  # the decode side's life whose pool this one may write into
         self.source_blocks: dict[int, list[int]] = {}
         self.expected: dict[int, bytes] = {}
         self.moving: dict[int, set[tuple[int, int]]] = {}  # (layer, block) that the decode side lacks and needs
@@ -245,6 +254,20 @@ class HandoffMachine(RuleBasedStateMachine):
             self.sender_does(self.senders.tick(self.now))
         self.receiver_does(self.receivers.tick(self.now))
 
+    @precondition(lambda self: self.writes and not self.memory_of)
+    @rule()
+    def writer_comes(self) -> None:
+        """Gives the sender the memory of the pool, if the life that it knows is still there."""
+        if self.writes and not self.memory_of and not self.lost and self.senders.ends[1] == self.decode:
+            self.memory_of = self.decode
+            self.receiver_does(self.receivers.writer_came(self.prefill.encode(), self.now))
+
+    @rule()
+    def writers_end_is_seen(self) -> None:
+        while self.ending:
+            event("a writer ended")
+            self.receiver_does(self.receivers.writer_gone(self.ending.pop(), self.now))
+
     @rule(payloads=st.integers(0, 6), fates=FATES, ahead=AHEAD)
     def send(self, payloads: int, fates: Sequence[str], ahead: Sequence[bool] = (False,)) -> None:
         """Queues payloads whose turn it is at the channel; one packet per fate leaves that queue, or the socket's."""
@@ -308,8 +331,8 @@ class HandoffMachine(RuleBasedStateMachine):
             return
         self.mishaps += 1
         self.send(1, ["arrive"] * (len(self.socket) + len(self.channel) + 2))  # it may bring a Commit along
-        lost = max(at for at, packet in enumerate(self.out) if packet.frames)
-        del self.out[lost]
+        if lost := [at for at, packet in enumerate(self.out) if packet.frames]:
+            del self.out[lost[-1]]
 
     def room_is_short(self) -> None:
         """Lets those wait that have asked, while all that is said arrives. This is no mishap: they have to succeed."""
@@ -342,6 +365,7 @@ class HandoffMachine(RuleBasedStateMachine):
     def prefill_restarts(self) -> None:
         """Restarts the prefill side; what is on the way to it, and from it, still arrives."""
         event("the prefill side restarted")
+        self.writer_ends()
         self.new_prefill_life()
 
     def befall(self, packets: list[T], fates: Sequence[str]) -> list[T]:
@@ -357,16 +381,30 @@ class HandoffMachine(RuleBasedStateMachine):
 
     # carrying out -------------------------------------------------------------------------------------------------
 
-    def push_payload(self, sender: PrefillHandoff, payload: object) -> None:
+    def writer_ends(self) -> None:
+        if self.memory_of == self.decode:
+            self.ending.append(self.prefill.encode())
+        self.memory_of = ""
+
+    def push_payload(self, sender: PrefillHandoff, payload: object) -> bool:
+        """Hands a payload to the channel, or into the pool; returns False if the channel takes none."""
         header = self.senders.header(sender, payload)  # type: ignore[arg-type]
         group, layer = self.places[header.layer]
         assert header.first >= self.held[sender.number][group], "the decode side holds this block"
         blocks = self.source_blocks[sender.number][header.first : header.first + header.count]
         views = self.source.read(group, layer, blocks)
+        if self.writes and not (self.memory_of and sender.granted):
+            return False
+        if self.memory_of == self.decode:  # else it is the memory of a process that is gone
+            into = sender.granted[group][header.first : header.first + header.count]
+            owned = self.target_blocks.get(HandoffKey(self.prefill, sender.number), ())
+            assert len(into) == header.count and set(into) <= set(owned), "a write into blocks that may be another's"
+            self.target.write(group, layer, into, views)
         self.channel.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
         digest = payload_digest(group, layer, header.first, views)
         self.pushed.setdefault((self.prefill, sender.number), {})[group, layer, header.first] = digest
         self.sender_does(self.senders.payload_left(sender, payload, digest, self.now))  # type: ignore[arg-type]
+        return True
 
     def copy(self, packet: Packet) -> Packet:
         frames = [memoryview(bytes(view)) for view in packet.frames]
@@ -386,8 +424,11 @@ class HandoffMachine(RuleBasedStateMachine):
                 header = move.header
                 assert move.blocks == self.target_blocks[move.key][header.first : header.first + header.count]
                 assert header.first >= self.held[move.key.handoff][header.group], "a held block is never landed into"
-                self.target.write(header.group, header.layer, move.blocks, packet.frames)
-                digest = payload_digest(header.group, header.layer, header.first, packet.frames)
+                assert isinstance(move.blocks, list)
+                if not self.writes:
+                    self.target.write(header.group, header.layer, move.blocks, packet.frames)
+                here = self.target.read(header.group, header.layer, move.blocks)
+                digest = payload_digest(header.group, header.layer, header.first, here)
                 self.receiver_does(self.receivers.landed(move, digest, self.now))
             else:
                 self.receiver_does([move])
@@ -414,6 +455,7 @@ class HandoffMachine(RuleBasedStateMachine):
                 case Lost(reason):
                     event(f"lost: {reason}")
                     self.lost = True
+                    self.writer_ends()
                     gone, self.socket, self.channel = self.channel, [], []  # closed first
                     self.sender_does(self.senders.lost(reason, self.now))
                     for packet in gone:
@@ -474,11 +516,12 @@ class HandoffMachine(RuleBasedStateMachine):
         for number in range(HANDOFFS):
             self.finish(number, set())
         for _ in range(200):  # 20 s over a link that works
+            self.writer_comes()
+            self.writers_end_is_seen()
             self.time_passes(0.1)
             while self.wanted:
                 self.grant()
-            while not self.lost and (turn := self.senders.next_payload()) is not None:
-                self.push_payload(*turn)
+            self.push_all()
             self.transmit_all()
             if not self.senders.handoffs and not self.waits():
                 break
@@ -503,8 +546,11 @@ class HandoffMachine(RuleBasedStateMachine):
             self.send(0, ["arrive"] * (len(self.socket) + len(self.channel)))
             self.deliver(len(self.out))
             self.deliver_back(["arrive"] * len(self.back))
-            while not self.lost and (turn := self.senders.next_payload()) is not None:
-                self.push_payload(*turn)
+            self.push_all()
+
+    def push_all(self) -> None:
+        while not self.lost and (turn := self.senders.next_payload()) is not None and self.push_payload(*turn):
+            pass
 
     def waits(self) -> bool:
         return any(receiver.state is not DecodeHandoffState.OWNED for receiver in self.receivers.handoffs.values())
