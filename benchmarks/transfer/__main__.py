@@ -4,7 +4,9 @@
 
 Prefill and decode side are two processes on this host, with the engine's own pools, in bf16; with `--device cuda` both
 pools are the same GPU's, and rows without a handoff are of the host's memory all the same. A round measures
-each row once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them. *Raw
+each row once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them.
+Processor time is that of each end's process, all threads together, in milliseconds for each GiB; the rows without a
+handoff say what a copy and a digest take of it. *Raw
 pyzmq* sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is
 the peak of the receiving process beyond its memory after moving one block; the window bounds it. The sender's is that
 of all its links together.
@@ -26,6 +28,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 import zmq
@@ -55,6 +58,7 @@ WAYS = {
     "tcp, sealed": TransferConfig(kv_transport="tcp"),
     "ipc": TransferConfig(kv_transport="ipc"),
     "shm": TransferConfig(kv_transport="shm"),
+    "pool": TransferConfig(kv_transport="pool"),
     "tcp, sealed, int8": TransferConfig(kv_transport="tcp", kv_codec="int8"),
     "tcp, sealed, fp8": TransferConfig(kv_transport="tcp", kv_codec="fp8"),
     "shm, int8": TransferConfig(kv_transport="shm", kv_codec="int8"),
@@ -68,6 +72,8 @@ class Row:
     name: str
     seconds: list[float] = field(default_factory=list)
     memory: int = 0  # bytes
+    sender: list[float] = field(default_factory=list)  # seconds of the processor
+    receiver: list[float] = field(default_factory=list)
 
     def rate(self, size: int) -> float:
         return size / GIGA / min(self.seconds)
@@ -134,12 +140,16 @@ async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") 
                 await send()  # connects, and touches memory for the first time
             own = peak_bytes() - own  # before anything is measured here that takes memory as well
             for _ in range(rounds):
-                for name, seconds in local(source, frame):
+                for name, seconds, used in local(source, frame):
                     rows[name].seconds.append(seconds)
+                    rows[name].sender.append(used)
                 for name, send in work.items():
-                    begin = time.perf_counter()
+                    far = ends.get(name, raw_end)
+                    began, mine, theirs = time.perf_counter(), time.process_time(), far.ask("peak")["processor"]
                     await send()
-                    rows[name].seconds.append(time.perf_counter() - begin)
+                    rows[name].seconds.append(time.perf_counter() - began)
+                    rows[name].sender.append(time.process_time() - mine)
+                    rows[name].receiver.append(far.ask("peak")["processor"] - theirs)
             expected = sums(source)
             for name, end in ends.items():
                 rows[name].memory = end.ask("peak")["peak"] - before[name]
@@ -159,33 +169,37 @@ def _handoff(near: Near, address: str, size: int) -> Callable[[], Awaitable[None
     return lambda: near.send(address, size)
 
 
-def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
-    """Measures the seconds that one core takes for the same bytes, frame by frame, to copy, to seal, to digest."""
+def local(source: KVPool, frame: int) -> Iterator[tuple[str, float, float]]:
+    """Measures the seconds, passed and of the processor, of copying, sealing and digesting the same bytes in frames."""
     parts = [layer[at : at + frame] for layer in layers_of(source) for at in range(0, len(layer), frame)]
     target = np.empty((len(parts), frame), np.uint8)
     target.fill(1)
-    begin = time.perf_counter()
-    for at, part in enumerate(parts):
-        target[at, : len(part)] = part
-    yield "memcpy", time.perf_counter() - begin
     cipher, sealed = AESGCM(bytes(32)), memoryview(bytearray(frame + 16))
-    begin = time.perf_counter()
-    for at, part in enumerate(parts):
+
+    def copy(at: int, part: npt.NDArray[np.uint8]) -> None:
+        target[at, : len(part)] = part
+
+    def seal(at: int, part: npt.NDArray[np.uint8]) -> None:
         cipher.encrypt_into(at.to_bytes(12, "little"), part.data, b"", sealed[: len(part) + 16])
-    yield "AES-256-GCM", time.perf_counter() - begin
-    begin = time.perf_counter()
-    for part in parts:
+
+    def digest(at: int, part: npt.NDArray[np.uint8]) -> None:
         xxhash.xxh3_64_intdigest(part.data)
-    yield "XXH3", time.perf_counter() - begin
+
+    for name, work in (("memcpy", copy), ("AES-256-GCM", seal), ("XXH3", digest)):
+        began, used = time.perf_counter(), time.process_time()
+        for at, part in enumerate(parts):
+            work(at, part)
+        yield name, time.perf_counter() - began, time.process_time() - used
 
 
 def table(rows: list[Row], size: int) -> Iterator[str]:
     rates = {each.name: each.rate(size) for each in rows}
-    yield head("", "GB/s", "of raw pyzmq", "of memcpy", "of tcp", "memory MiB")
+    yield head("", "GB/s", "of raw pyzmq", "of memcpy", "of tcp", "memory MiB", "sender ms/GiB", "receiver ms/GiB")
     for each in rows:
         rate = rates[each.name]
         shares = [f"{100 * rate / rates[other]:.0f}%" for other in ("raw pyzmq", "memcpy", "tcp")]
-        yield row(each.name, f"{rate:.2f}", *shares, f"{each.memory / MIB:.0f}")
+        ends = [f"{1000 * min(used) * (1 << 30) / size:.0f}" if used else "" for used in (each.sender, each.receiver)]
+        yield row(each.name, f"{rate:.2f}", *shares, f"{each.memory / MIB:.0f}", *ends)
 
 
 def main() -> None:

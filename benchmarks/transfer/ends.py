@@ -79,10 +79,11 @@ SECRET = b"a secret of a benchmark"
 HANDOFF_TIMEOUT_S = 60.0
 
 
-def pool(size: int, seed: int, device: torch.device) -> KVPool:
+def pool(size: int, seed: int, device: torch.device, *, is_shared: bool = False) -> KVPool:
     """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
     blocks = size // SPEC.block_bytes() + 1
-    found = KVPool(SPEC, [blocks], device, *_carriers(device))
+    found = KVPool(SPEC, [blocks], device, *_carriers(device), is_shared=is_shared)
+    found.begin()
     random = torch.Generator(device).manual_seed(seed)
     for layer in found.layers:
         layer.normal_(generator=random) if seed else layer.fill_(0)
@@ -190,7 +191,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device) -> None:
             count = event.open.tokens // BLOCK_TOKENS
             inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), (0,)))
 
-    target = pool(size, 0, device)
+    target = pool(size, 0, device, is_shared=config.kv_transport == "pool")
     inbound = DecodeTransfer(config, "decode", SPEC, target, network, on_inbound)
     await _answer(inbound.handoff_address, lambda: sums(target))
     await inbound.close()
@@ -225,7 +226,8 @@ async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
     print(json.dumps({"address": address}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps(more() if line.strip() == "sums" else {"peak": peak_bytes()}), flush=True)
+        usage = {"peak": peak_bytes(), "processor": time.process_time()}
+        print(json.dumps(more() if line.strip() == "sums" else usage), flush=True)
 
 
 def layers_of(found: KVPool) -> list[npt.NDArray[np.uint8]]:

@@ -15,9 +15,13 @@ import msgspec
 
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
-from kvtransfer.events import Closed, Landed, RoomWanted
+from kvtransfer.digest import copy_and_digest
+from kvtransfer.events import Closed, HandoffOver, Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from tests.kvtransfer.pair import PREFILL, Pair, until
+from kvtransfer.protocol.decode_handoff import DecodeHandoffState
+from kvtransfer.transports.pool_channel import PoolChannel
+from tests.kvtransfer.pair import PREFILL, SPEC, Pair, until
+from tests.kvtransfer.world import layer
 from tests.network import SECRET
 
 BLOCKS = list(range(1, 256))
@@ -72,10 +76,41 @@ class LoneEnd(Pair):
             case "landed":
                 await until(lambda: self.of(Landed), "nothing lands")
                 return {"bytes": self._digest(self.reserved[HandoffKey(PREFILL, number)])}
+            case "write":
+                await until(lambda: self.out_granted(number), "the blocks are not told")
+                asyncio.get_running_loop().call_soon(self._write_for_ever, number)
+            case "cancel":
+                key = HandoffKey(PREFILL, number)
+                receiver = self.inbound.side.handoffs[key]
+                self.inbound.handle(HandoffOver(key, "cancelled"))
+                await until(lambda: receiver._repeat_at, "Abort is not repeated")
+                first = receiver._repeat_at
+                await until(lambda: receiver._repeat_at > first, "Abort is not repeated")
+                is_kept = receiver.state is DecodeHandoffState.QUARANTINED
+                return {"free": len(self.free), "quarantined": len(self.reserved.get(key, ())) if is_kept else 0}
+            case "reuse":
+                await until(lambda: len(self.free) == len(BLOCKS), "the blocks stay in quarantine")
+                for array in self.target.arrays.values():
+                    array[BLOCKS] = number
+                return {"foreign": sum(int((array[BLOCKS] != number).sum()) for array in self.target.arrays.values())}
             case "release":
                 self.free += self.reserved.pop(HandoffKey(PREFILL, number))
                 self.in_events.clear()
         return {}
+
+    def out_granted(self, number: int) -> tuple[list[int], ...]:
+        """Returns the blocks that this sender may write, once it knows them."""
+        return next((link.side.handoffs[number].granted for link in self.outbound._links.values()), ())
+
+    def _write_for_ever(self, number: int) -> None:
+        """Is in the middle of a payload until it is killed, and hears nothing."""
+        (link,) = self.outbound._links.values()
+        channel, (table,) = link.channel, self.out_granted(number)
+        assert isinstance(channel, PoolChannel)
+        header = layer(0, 0, 0, len(table), size=len(table) * SPEC.groups[0].block_bytes)
+        views = self.source.read(0, 0, BLOCKS)
+        while True:
+            copy_and_digest(header, views, channel._runs(header, table))
 
     def _digest(self, blocks: list[int]) -> str:
         pool = self.source if blocks is BLOCKS else self.target

@@ -483,11 +483,21 @@ class HandoffMachine(RuleBasedStateMachine):
                     event(f"receiver: {reason}")
                     assert key not in self.dropped and owned == (key in self.landed)
                     self.dropped[key] = move
+                    assert owned or not self.may_write(key), "a sender may still write into blocks that are free now"
                     blocks = self.target_blocks.pop(key, [])
                     self.scribble(self.target, blocks)
                     self.free += blocks
                 case _:
                     raise AssertionError(move)
+
+    def may_write(self, key: HandoffKey) -> bool:
+        """Whether a sender knows a handoff's blocks, or will by a message on its way, and has not stopped."""
+        sender = self.senders.handoffs.get(key.handoff)
+        if sender is None or key.sender != self.prefill or self.memory_of != self.decode:
+            return False
+        told = [each for each in map(decode_to_prefill, self.back) if isinstance(each, Grant) and each.blocks]
+        knows = sender.granted or any(each.handoff == key.handoff for each in told)
+        return bool(knows) and sender.state in (PrefillHandoffState.OPENING, PrefillHandoffState.STREAMING)
 
     def land(self, landed: Landed) -> None:
         """Checks that all bytes are there, and that only those that moved are counted."""

@@ -16,6 +16,7 @@ import pytest
 
 from infra.config.transfer import TransferConfig
 from tests.e2e.harness.host import need_root_and
+from tests.kvtransfer.lone_end import BLOCKS
 
 SHM_BYTES = 64 << 20
 CONFIG = TransferConfig(kv_transport="shm", window=SHM_BYTES + (8 << 20))
@@ -105,6 +106,31 @@ def test_kv_passes_between_containers_through_memory_larger_than_their_dev_shm(t
             usage = end.ask("usage")
             assert usage["process"] == 1 and usage["room"] == [SHM_BYTES, SHM_BYTES]
             assert usage["shared"] >= CONFIG.window
+
+
+@pytest.mark.timeout(60)
+def test_kv_is_copied_between_containers_into_the_other_ones_pool(tmp_path: Path) -> None:
+    with sharing(tmp_path, msgspec.structs.replace(CONFIG, kv_transport="pool")) as (sender, receiver):
+        for number in range(2):
+            sent = handed_off(sender, number)
+            landed = receiver.ask(f"landed {number}")
+            assert sent == {"outcome": "accepted", "over": ["pool"], "bytes": landed["bytes"]}
+            receiver.ask(f"release {number}")
+
+
+@pytest.mark.timeout(60)
+def test_blocks_are_not_reused_while_a_writer_that_is_not_heard_from_may_write_them(tmp_path: Path) -> None:
+    """The sender is killed in the middle of a write; its process id says nothing to the receiver."""
+    with sharing(tmp_path, msgspec.structs.replace(QUICK, kv_transport="pool")) as (sender, receiver):
+        handed_off(sender, 0)
+        receiver.ask("landed 0")
+        receiver.ask("release 0")
+        sender.ask("open 1")
+        sender.ask("granted")
+        sender.ask("write 1")
+        assert receiver.ask("cancel 1") == {"free": 0, "quarantined": len(BLOCKS)}
+        sender.kill()
+        assert receiver.ask("reuse 1") == {"foreign": 0}
 
 
 STATES = ["asked", "granted", "streaming", "accepted"]

@@ -27,7 +27,7 @@ from infra.config.transfer import TransferConfig
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.protocol.decode_handoff import DecodeHandoffState
+from kvtransfer.protocol.decode_handoff import ABORTS_PER_SILENCE, DecodeHandoffState, WriterCame, WriterGone
 from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, prompt, to_decode
@@ -57,6 +57,9 @@ class Side:
     def do(self, event: object, now: float = 0.0) -> list[Instruction]:
         if isinstance(event, RoomGranted | RoomRefused | HandoffOver):
             return self.receivers.handle(event, now)
+        if isinstance(event, WriterCame | WriterGone):
+            tell = self.receivers.writer_came if isinstance(event, WriterCame) else self.receivers.writer_gone
+            return tell(LINK, now)
         if isinstance(event, Layer):
             return self.receivers.receive(LINK, event, event.size, now)
         return self.receivers.receive(LINK, event, 0, now)  # type: ignore[arg-type]
@@ -91,6 +94,19 @@ def waiting() -> Side:
 def granted() -> Side:
     side = waiting()
     side.do(GRANTED)
+    return side
+
+
+def written() -> Side:
+    """Returns a handoff that is GRANTED, and whose sender may write into its blocks."""
+    side = granted()
+    side.do(WriterCame())
+    return side
+
+
+def quarantined() -> Side:
+    side = written()
+    side.do(HandoffOver(KEY, "cancelled"))
     return side
 
 
@@ -133,6 +149,8 @@ STATES: dict[Callable[[], Side], DecodeHandoffState] = {
     none: S.NONE,
     waiting: S.WAITING,
     granted: S.GRANTED,
+    written: S.GRANTED,
+    quarantined: S.QUARANTINED,
     landed: S.GRANTED,
     verifying: S.VERIFYING,
     owned: S.OWNED,
@@ -215,6 +233,20 @@ ROWS: list[tuple[str, Callable[[], Side], object, DecodeHandoffState, list[type]
     ("ENDED | Aborted", ended, to_decode(Aborted), S.NONE, []),
     ("ENDED | Layer", ended, ALL[0], S.NONE, [Abort]),
     ("ENDED | granted too late", ended, GRANTED, S.NONE, []),
+    ("WAITING | writer comes", waiting, WriterCame(), S.WAITING, []),
+    ("GRANTED | writer comes", granted, WriterCame(), S.GRANTED, [Grant]),
+    ("GRANTED, written | probe before the first Layer", written, layer(0, 0, 0, 0), S.GRANTED, [Grant]),
+    ("GRANTED, written | Cancel", written, HandoffOver(KEY, "cancelled"), S.QUARANTINED, [Abort]),
+    ("GRANTED, written | gap", written, ALL[1], S.QUARANTINED, [Abort]),
+    ("GRANTED, written | Abort", written, ABORT, S.NONE, [Aborted, Dropped]),
+    ("GRANTED, written | writer gone", written, WriterGone(), S.GRANTED, []),
+    ("QUARANTINED | Aborted", quarantined, to_decode(Aborted), S.NONE, [Dropped]),
+    ("QUARANTINED | Abort", quarantined, ABORT, S.NONE, [Aborted, Dropped]),
+    ("QUARANTINED | Commit", quarantined, COMMIT, S.NONE, [Dropped]),
+    ("QUARANTINED | writer gone", quarantined, WriterGone(), S.NONE, [Dropped]),
+    ("QUARANTINED | Layer", quarantined, ALL[0], S.QUARANTINED, []),
+    ("QUARANTINED | Open", quarantined, opening(), S.QUARANTINED, []),
+    ("QUARANTINED | Cancel", quarantined, HandoffOver(KEY, "cancelled"), S.QUARANTINED, []),
     ("unknown | Commit", none, COMMIT, S.NONE, [Abort]),
     ("unknown | Abort", none, ABORT, S.NONE, [Aborted]),
     ("unknown | Layer", none, ALL[0], S.NONE, [Abort]),
@@ -236,6 +268,32 @@ def test_while_draining_an_open_is_refused_and_a_granted_one_goes_on() -> None:
     side.receivers.drain()
     assert kinds(side.do(opening(handoff=2, request="other"))) == [Refused]
     assert kinds(side.do(COMMIT)) == [Landed, Accepted]
+
+
+def test_only_a_writer_is_told_the_blocks() -> None:
+    for start, blocks in ((waiting, ()), (written, ([4, 5, 6],))):
+        side = start()
+        (move,) = side.do(opening() if start is written else GRANTED)
+        assert isinstance(move, Send) and isinstance(move.message, Grant) and move.message.blocks == blocks
+
+
+def test_a_silent_writers_blocks_stay_in_quarantine_and_it_is_told_again() -> None:
+    side, pause = written(), QUICK.silence / ABORTS_PER_SILENCE
+    assert kinds(side.receivers.tick(0.0)) == []
+    for at in range(1, 5):
+        assert kinds(side.receivers.tick(at * pause)) == ([] if at < 4 else [Abort])
+    assert side.state is S.QUARANTINED
+    assert kinds(side.receivers.tick(4 * pause)) == []
+    for at in range(5, 40):
+        assert kinds(side.receivers.tick(at * pause)) == [Abort]
+    assert side.state is S.QUARANTINED and kinds(side.do(WriterGone())) == [Dropped]
+
+
+def test_a_sample_goes_on_elsewhere_while_its_blocks_are_in_quarantine() -> None:
+    side = quarantined()
+    assert not side.receivers.knows(AttemptKey("r", 0, 1))
+    assert kinds(side.do(opening(handoff=2))) == [RoomWanted]
+    assert side.state is S.QUARANTINED
 
 
 def test_a_payload_that_lands_after_the_end_is_ignored() -> None:
