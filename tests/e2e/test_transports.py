@@ -29,6 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         ("tcp", "sealed", "over tcp, sealed"),
         ("ipc", "sealed", "over ipc, not sealed"),
         ("shm", "sealed", "over shm, not sealed"),
+        ("pool", "sealed", "over pool, not sealed"),
     ],
 )
 def test_every_transport_gives_the_references_tokens(
