@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
+from infra.config.operators import OPERATORS_VARIABLE
 from launcher.compose import compose, described, host_workers, locations
 from launcher.container import TRITON_CACHE
 from launcher.deployment import placed
@@ -125,6 +126,12 @@ def test_what_is_compiled_and_unpacked_is_kept(composed: Any) -> None:
 
 def test_compiled_kernels_outlive_a_container() -> None:
     assert f"TRITON_CACHE_DIR={TRITON_CACHE}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_image_has_operators_where_its_workers_look() -> None:
+    made = (ROOT / "Dockerfile").read_text()
+    assert "native.operators --build --level all --out /operators\n" in made
+    assert "COPY --from=operators /operators /operators\n" in made and f"{OPERATORS_VARIABLE}=/operators " in made
 
 
 def test_the_committed_file_is_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
