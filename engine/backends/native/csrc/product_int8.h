@@ -13,6 +13,9 @@
 #include "quantized_rows.h"
 
 #if defined HAS_INT8_PRODUCT
+#if !defined VNNI_ENCODING
+#define VNNI_ENCODING "vex" /* of AVX-VNNI; with "evex" AVX-512's form runs the same source in tests */
+#endif
 
 /* What multiplies a unit. Scales, and offsets behind them, are [PANEL]: fp32, or in a panel that is read in place fp16. */
 struct unit {
@@ -88,7 +91,7 @@ INLINE BYTES add_products(BYTES sum, BYTES codes, BYTES x)
     sum += (BYTES)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
 #endif
 #else
-    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(codes), "x"(x));
+    __asm__("%{" VNNI_ENCODING "%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(codes), "x"(x));
 #endif
     return sum;
 #else

@@ -63,11 +63,12 @@ INLINE void ask_for(const char *from, long bytes)
 struct place {
     const char *codes, *scales; /* of its group's: behind its codes */
     long input, inside;         /* of the depth; so many are left in the group */
+    const long group, depth;    /* of a group at most, and of the panel */
 };
 
 INLINE void enter_group(const struct linear *layer, const char *codes, struct place *place)
 {
-    place->inside = least(group_of(layer), whole_units(layer) - place->input);
+    place->inside = least(place->group, place->depth - place->input);
     place->codes = codes;
     place->scales = codes + codes_bytes(layer, place->inside);
 }
@@ -79,9 +80,9 @@ static long take_units(
     struct unit *units)
 {
     const struct linear *layer = part->layer;
-    const long depth = whole_units(layer), unit_bytes = codes_bytes(layer, kind->depth), bytes = scales_bytes(layer);
+    const long unit_bytes = codes_bytes(layer, kind->depth), bytes = scales_bytes(layer);
     long count = 0;
-    for (; place->input < depth && count < UNITS_TOGETHER; count++) {
+    for (; place->input < place->depth && count < UNITS_TOGETHER; count++) {
         struct unit *to = units + count;
         *to = (struct unit){
             (const uint8_t *)place->codes, place->scales, place->scales + PANEL * 2, ahead_of(part, place->codes)};
@@ -139,7 +140,7 @@ static void multiply_quantized(const struct quantized_part *part, struct unit_ro
     const long depth = whole_units(layer), rows = part->end - part->first;
     uint8_t table[16];
     struct unit_kind kind = kind_of(layer, table), in_place = kind;
-    struct place place = {0};
+    struct place place = {.group = group_of(layer), .depth = depth};
     enter_group(layer, part->panel, &place);
     for (int code = 0; kind.table && code < 16; code++)
         table[code] = layer->table[code];
@@ -157,23 +158,30 @@ static void multiply_quantized(const struct quantized_part *part, struct unit_ro
     if (amx_allowed && rows >= INT8_STRIP)
         shape_int8_tiles(kind.depth);
 #endif
+    const char *x = part->x + part->first * part->stride;
+    struct unit_rows all_rows = {x, part->stride, depth, (const struct factor *)(x + planes_of(layer) * depth)};
+    long first = 0;
+#if defined INT8_STRIP
+    first = amx_allowed ? rows / INT8_STRIP * INT8_STRIP : 0;
+#endif
+    /* Strips of nearly equal size: few rows take as long as some more. No division is left inside, which is slow on x86. */
+    const long strips = (rows - first + INT8_ROWS - 1) / INT8_ROWS, size = strips ? (rows - first) / strips : 0;
+    const long larger_strips = rows - first - size * strips;
     while (place.input < depth) {
         struct unit units[UNITS_TOGETHER];
-        const long begin = place.input, count = take_units(part, &kind, &place, room, units);
-        const char *x = part->x + part->first * part->stride;
-        const struct unit_rows all_rows = {
-            x + begin, part->stride, depth, (const struct factor *)(x + planes_of(layer) * depth) + begin / kind.depth};
-        long row = 0;
+        const long count = take_units(part, &kind, &place, room, units);
 #if defined INT8_STRIP
-        for (; amx_allowed && row + INT8_STRIP <= rows; row += INT8_STRIP)
+        for (long row = 0; row < first; row += INT8_STRIP)
             for (long i = 0; i < count; i++)
                 add_unit_strip(&kind, units + i, rows_from(all_rows, row, i, kind.depth), sums + row * PANEL);
 #endif
-        const long left = rows - row, strips = rounded_up(left, INT8_ROWS) / INT8_ROWS, begin_row = row;
-        for (long strip = 0; strip < strips; strip++) { /* of nearly equal size: few rows take as long as some more */
-            const long first = begin_row + left * strip / strips, end = begin_row + left * (strip + 1) / strips;
-            adders[end - first](&kind, units, count, rows_from(all_rows, first, 0, kind.depth), sums + first * PANEL);
+        for (long strip = 0, row = first; strip < strips; strip++) {
+            const long strip_rows = size + (strip < larger_strips);
+            adders[strip_rows](&kind, units, count, rows_from(all_rows, row, 0, kind.depth), sums + row * PANEL);
+            row += strip_rows;
         }
+        all_rows.codes += count * kind.depth;
+        all_rows.factors += count;
     }
 }
 

@@ -16,9 +16,13 @@ LEVELS = {
     "this processor": ("", (NATIVE,)),
     "AVX-512 bf16 without AMX": ("avx512_bf16", (NATIVE, "-mno-amx-tile")),
     "AVX-512": ("avx512f", (NATIVE, "-mno-amx-tile", "-mno-avx512bf16", "-mno-avx512vnni", "-mno-avx512vbmi")),
+    "AVX-VNNI": ("avx512_vnni", ("-march=x86-64-v3", "-mavxvnni", '-DVNNI_ENCODING="evex"')),
     "AVX2": ("avx2", ("-march=x86-64-v3",)),
 }
-"""The flag of /proc/cpuinfo that a level needs, and the compiler's options."""
+"""The flag of /proc/cpuinfo that a level needs, and the compiler's options.
+
+AVX-VNNI runs in AVX-512's encoding, which takes the same operands, where a processor has no other.
+"""
 ARM_LEVELS = {level.name: level.options for level in levels.LEVELS if level.machine == "aarch64"}
 """The compiler's options for ARM processors, which QEMU stands in for."""
 CHOSEN_LEVEL = os.environ.get("BATON_TEST_LEVEL", "")
