@@ -100,7 +100,7 @@ INLINE BYTES add_products(BYTES sum, BYTES codes, BYTES x)
 }
 
 #if !defined HAS_VNNI
-/* The same in 32 bits for codes with a sign, less the magnitudes of negative x: |x| (sign ^ code) is x code, or x code - |x|. */
+/* The same in 32 bits for codes with a sign, less the magnitudes of negative x: there |x| (-1 ^ code) = x code - |x|. */
 INLINE BYTES add_signed_products(BYTES sum, BYTES codes, BYTES size, BYTES sign)
 {
     const BYTES pairs = INSTRUCTION(maddubs_epi16)(size, (BYTES)((uvec)sign ^ (uvec)codes));

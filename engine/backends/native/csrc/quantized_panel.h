@@ -40,7 +40,7 @@ INLINE int takes_int8(const struct linear *layer)
 #endif
 }
 
-/* Planes of a row of x: its codes, and for signed products without VNNI their magnitudes and signs: -1 for negative ones. */
+/* Planes of a row of x: its codes, and for signed products without VNNI their magnitudes and signs, 0 or -1. */
 INLINE int planes_of(const struct linear *layer)
 {
 #if defined HAS_VNNI

@@ -164,7 +164,7 @@ static void multiply_quantized(const struct quantized_part *part, struct unit_ro
 #if defined INT8_STRIP
     first = amx_allowed ? rows / INT8_STRIP * INT8_STRIP : 0;
 #endif
-    /* Strips of nearly equal size: few rows take as long as some more. No division is left inside, which is slow on x86. */
+    /* Strips of nearly equal size: few rows take as long as some more. Divisions would be slow inside. */
     const long strips = (rows - first + INT8_ROWS - 1) / INT8_ROWS, size = strips ? (rows - first) / strips : 0;
     const long larger_strips = rows - first - size * strips;
     while (place.input < depth) {
