@@ -21,6 +21,7 @@ from engine.backends.sampler import Draw
 from engine.constraints import GrammarConstraints
 from engine.device import device_errors, event_on, to_device, to_host
 from engine.kv.pool import KVPool
+from engine.kv.rank_pools import RankPools
 from engine.kv.token_moves import TreeKVMoves
 from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
@@ -43,6 +44,9 @@ from engine.speculation.verify.verification import (
     works_by_row,
 )
 
+MEETING = torch.zeros(1, dtype=torch.uint8)
+"""What ranks broadcast only to wait for each other."""
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -58,6 +62,7 @@ class Engine:
     adapters: AdapterSlots | None  # None: adapters are off
     group: RankGroup = field(default=ONE_RANK, kw_only=True)
     peers: Peers = field(default=NO_PEERS, kw_only=True)  # of rank 0
+    rank_pools: RankPools | None = field(default=None, kw_only=True)  # all ranks' pools as one; None: of one rank
     follower: KVProposer | None = field(
         default=None, kw_only=True
     )  # proposer with KV behind that of the model's layers
@@ -102,6 +107,8 @@ class Executor:
     ) -> None:
         """`on_layer(plan, group, layer)` is called when a step has stored that layer's KV, before the layer attends.
 
+        With several ranks it is called when all of them have stored it.
+
         It is called on the engine's thread; on CUDA the store is enqueued, and ordered before copies by `KVPool.read`.
         `constraints` computes grammar masks during the forward pass; None: no work has a grammar. `logprobs_mode`: see
         `EngineOptions`. `proposer` drafts tokens after each step. `typical`: typical acceptance, see
@@ -129,9 +136,12 @@ class Executor:
 
         Raises `DeviceError` if the device fails, now or in earlier enqueued work.
         """
+        if not moves:
+            return
         with torch.inference_mode(), device_errors():
             self.engine.peers.move(moves)
             self.engine.pool.move(moves)
+            self.engine.group.collective.broadcast(MEETING)  # KV may land now, on other ranks too
 
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
@@ -341,7 +351,12 @@ class Executor:
         if follower is None or not follower.reads(plan):
             if follower is not None:
                 follower.skip(plan)
-            return model.forward(batch, step, stored)
+            states = model.forward(batch, step, stored)
+            if self.engine.group.is_cut:
+                if not len(states):  # then the last layer has no sum in which ranks wait for each other
+                    self.engine.group.collective.broadcast(MEETING)
+                self._tell(plan, len(self._groups) - 1)
+            return states
         every = torch.arange(len(batch.token_ids), device=self._device)
         states = model.forward(replace(batch, logit_rows=every), step, stored)
         if follower.stores(plan):
@@ -351,6 +366,12 @@ class Executor:
 
     def _stored(self, plan: StepPlan, layer: int) -> None:
         self.engine.pool.written(layer)
+        if not self.engine.group.is_cut:
+            self._tell(plan, layer)
+        elif layer:  # the layer before ended in a sum, so that all ranks have stored it
+            self._tell(plan, layer - 1)
+
+    def _tell(self, plan: StepPlan, layer: int) -> None:
         if self._on_layer is not None:
             self._on_layer(plan, self._groups[layer], layer)
 

@@ -24,7 +24,7 @@ from msgspec import structs
 from checkpoints.grammars import read_tokenizer
 from checkpoints.model_location import locate
 from contracts.adapters import parse_sources
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import BatonError
 from contracts.ids import new_epoch
 from contracts.kinds import Quantization
 from contracts.kv.spec import refuse_codec_of_bytes
@@ -134,13 +134,12 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
         config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
     if choose_device(config.engine.device).type == "cpu":
         place_memory()
-    width = config.engine.tensor_parallel
-    if width > 1 and name == "prefill":
-        raise ConfigError("tensor_parallel", width, "a worker of several ranks cannot hand KV over yet: --prefill 0")
+    options = config.engine
+    width = (options.prefill_tp if name == "prefill" else options.decode_tp) or options.tensor_parallel
     cores = max(1, available_cores() // width)
     ranks = RankProcesses(config.engine, width, cores) if width > 1 else None  # they die with this process
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
-    shares_pool = name == "decode" and SUPPORTED and "pool" in transports(config.transfer)
+    shares_pool = name == "decode" and width == 1 and SUPPORTED and "pool" in transports(config.transfer)
     engine = load_engine(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)
@@ -151,7 +150,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     adapters = _adapters(config, engine, status)
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, bind)
-    parts = WorkerParts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
+    memory = engine.rank_pools or engine.pool
+    parts = WorkerParts(life, memory.spec, memory, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
     mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # on a CPU all cores compute the step
@@ -278,7 +278,7 @@ def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) 
 
 def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
     """Describes the worker without its addresses, which are known when its sockets are bound."""
-    config, spec = life.config.engine, engine.pool.spec
+    config, spec = life.config.engine, (engine.rank_pools or engine.pool).spec
     return WorkerRecord(
         epoch=life.epoch,
         role=name,

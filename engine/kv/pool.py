@@ -107,8 +107,11 @@ class KVPool:
         tier: HostTier | None = None,
         *,
         is_shared: bool = False,
+        descriptors: Sequence[int] = (),
     ) -> None:
         """Allocates the memory of all blocks; a CPU's memory may be shared with processes that write KV into it.
+
+        `descriptors` are of each group's memory that another process has made, and are closed with the pool.
 
         `mover` moves blocks and `codec` converts them, both on `device`; evicted blocks of the first group go to the
         `tier`. Raises `OSError` if no memory can be shared.
@@ -130,17 +133,18 @@ class KVPool:
             self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
             self._bytes = DeviceBytes(self._tensors, spec, mover, codec)
         else:
-            sizes = [count * group.layers_bytes() for group, count in zip(spec.groups, counts, strict=True)]
+            sizes = bytes_of_groups(spec, counts)
             mappings: list[mmap.mmap | memoryview]
+            is_shared = is_shared or bool(descriptors)
             if is_shared:
-                self.descriptors = tuple(shared_memory("baton-kv-pool", size) for size in sizes)
+                self.descriptors = tuple(descriptors) or tuple(shared_memory("baton-kv-pool", size) for size in sizes)
                 weakref.finalize(self, _close_all, self.descriptors)
                 mappings = [map_shared(*each) for each in zip(self.descriptors, sizes, strict=True)]
             else:
                 mappings = [_mapping(size) for size in sizes]
             self._tensors = [
-                torch.frombuffer(memory, dtype=dtype).view(shape)
-                for memory, shape in zip(mappings, shapes, strict=True)
+                torch.frombuffer(mapping, dtype=dtype).view(shape)
+                for mapping, shape in zip(mappings, shapes, strict=True)
             ]
             aheads = [
                 PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD_BYTES // len(mappings), is_shared)
@@ -252,9 +256,7 @@ class KVPool:
         """Lands bytes in `blocks`, in order, from frames of any sizes. Raises `MessageError` for a wrong size."""
         self._check(group, blocks, layer)
         assert NULL_BLOCK not in blocks, "the null block is never written"
-        size, block_bytes = size_of(payload), self.spec.groups[group].block_bytes
-        if size != len(blocks) * block_bytes:
-            raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {block_bytes} bytes")
+        refuse_other_size(self.spec, group, len(blocks), payload)
         self._bytes.write(group, layer, blocks, payload)
 
     def convert(self, piece: PayloadConversion, payload: Payload) -> None:
@@ -265,14 +267,7 @@ class KVPool:
         """
         self._check(piece.group, piece.blocks, piece.layer)
         assert piece.first >= 0
-        form, size = piece.form, size_of(payload)
-        if form.dtype not in VALUE_BYTES or form.block_tokens < 1 or self.spec.quantized:
-            raise MessageError(f"KV of {form.described()} cannot be converted to {self.spec.form().described()}")
-        group = self.spec.groups[piece.group]
-        block_bytes = bytes_of(form, group.vectors, group.width(self.spec.dtype), group.parts)
-        if not size or size % block_bytes:
-            raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
-        self._bytes.convert(piece, size // block_bytes, payload)
+        self._bytes.convert(piece, blocks_of_payload(self.spec, piece, payload), payload)
 
     def _check(self, group: int, blocks: Sequence[int], layer: int | None = None) -> None:
         assert 0 <= group < len(self.counts), f"no group {group}"
@@ -298,3 +293,27 @@ def _mapping(size: int) -> mmap.mmap:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+def bytes_of_groups(spec: KVSpec, counts: Sequence[int]) -> list[int]:
+    """Returns the bytes of each group's blocks in all layers."""
+    return [count * group.layers_bytes() for group, count in zip(spec.groups, counts, strict=True)]
+
+
+def refuse_other_size(spec: KVSpec, group: int, blocks: int, payload: Payload) -> None:
+    """Raises `MessageError` for a payload that is not of this number of the pool's blocks."""
+    size, block_bytes = size_of(payload), spec.groups[group].block_bytes
+    if size != blocks * block_bytes:
+        raise MessageError(f"a payload of {size} bytes for {blocks} blocks of {block_bytes} bytes")
+
+
+def blocks_of_payload(spec: KVSpec, piece: PayloadConversion, payload: Payload) -> int:
+    """Returns the number of the sender's blocks in a payload. Raises `MessageError` as `KVPool.convert` does."""
+    form, size = piece.form, size_of(payload)
+    if form.dtype not in VALUE_BYTES or form.block_tokens < 1 or spec.quantized:
+        raise MessageError(f"KV of {form.described()} cannot be converted to {spec.form().described()}")
+    group = spec.groups[piece.group]
+    block_bytes = bytes_of(form, group.vectors, group.width(spec.dtype), group.parts)
+    if not size or size % block_bytes:
+        raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
+    return size // block_bytes

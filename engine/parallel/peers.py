@@ -9,8 +9,11 @@ from engine.plan import BlockMove, StepPlan
 class Peers(Protocol):
     """The other ranks, as rank 0 sees them. Raises `RankError` if a rank is gone."""
 
-    def make_pool(self, counts: Sequence[int]) -> None:
-        """Lets each rank make a new pool with `counts` blocks by KV group, and use it from now on."""
+    def make_pool(self, counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+        """Lets each rank make a new pool with `counts` blocks by KV group, and use it from now on.
+
+        Returns descriptors of each rank's memory, of `sizes` bytes by KV group, which this rank is to map, too.
+        """
         ...
 
     def move(self, moves: Sequence[BlockMove]) -> None: ...
@@ -21,8 +24,8 @@ class Peers(Protocol):
 class NoPeers:
     """The peers of a model on one rank."""
 
-    def make_pool(self, counts: Sequence[int]) -> None:
-        return
+    def make_pool(self, counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+        return []
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         return

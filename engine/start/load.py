@@ -90,23 +90,24 @@ def load_engine(
     tier = _make_tier(config, spec, device, pool_bytes)
     engine = loaded.with_pool(counts, tier, is_shared=shares_pool)
     engine.pool.begin()
+    ranks, whole_spec = group.shard.ranks, loaded.whole_spec or spec
 
     model_config = _shortened(loaded.config, longest_in(spec, load, counts))
     slots = tier.slots if tier is not None else 0
     rates = StartRates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
     load = structs.replace(load, longest=model_config.max_model_len)
     memory = Memory(
-        weights_bytes=loaded.model.weights_bytes() + proposer.weights_bytes,
-        kv_pool_bytes=pool_bytes + proposer.own_kv_bytes,
+        weights_bytes=ranks * loaded.model.weights_bytes() + proposer.weights_bytes,
+        kv_pool_bytes=ranks * pool_bytes + proposer.own_kv_bytes,
         host_tier_bytes=tier.bytes if tier is not None else 0,
-        token_bytes=spec.token_bytes(),
+        token_bytes=whole_spec.token_bytes(),
         tokens=tokens_in(spec, counts),
         sequences=sequences_in(spec, load, counts),
         prompt_tokens_per_second=rates.prompt_tokens_per_second,
         host_bytes_per_second=rates.host_bytes_per_second,
     )
     costs = seeded(
-        measured, loaded.parameters, loaded.model.weights_bytes(), memory.token_bytes, len(model_config.layers)
+        measured, loaded.parameters, loaded.model.weights_bytes(), spec.token_bytes(), len(model_config.layers)
     )
     ready = LoadedEngine(
         backend=loaded.backend,
@@ -126,6 +127,7 @@ def load_engine(
         memory=memory,
         group=group,
         peers=peers,
+        rank_pools=engine.rank_pools,
         follower=engine.follower,
         tree=proposer.tree,
         proposer=proposer.begin(engine, counts, model_config, progress),
@@ -192,12 +194,13 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
     if missing:
         what = f"do not multiply {' and '.join(missing)} weights, which are dequantized to {dtype_name(backend.dtype)}"
         LOG.info("%s operators %s", backend.name, what)
+    ranks = f", {engine.group.shard.ranks} ranks," if engine.group.is_cut else ""
     tier = "no host tier"
     if memory.host_tier_bytes:
         speed = format_bytes(memory.host_bytes_per_second)
         tier = f"host tier {format_bytes(memory.host_tier_bytes)} ({engine.host_slots} blocks) at {speed}/s"
     LOG.info(
-        f"{config.name} on {device_label(backend.device)} in {dtype_name(backend.dtype)}{quantized},"
+        f"{config.name} on {device_label(backend.device)}{ranks} in {dtype_name(backend.dtype)}{quantized},"
         f" {backend.name} operators:"
         f" weights {format_bytes(memory.weights_bytes)},"
         f" KV pool {format_bytes(memory.kv_pool_bytes)} in {engine.pool.spec.dtype}"

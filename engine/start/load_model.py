@@ -149,8 +149,12 @@ def _load_ours(
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    width = f" of {group.shard.ranks} ranks" if group.is_cut else ""  # whose blocks are no part of a handoff
-    spec = make_spec(of_rank, dtype, config.block_size, digest + digest_of_head + width, config.kv_dtype)
+    spec, whole_spec = [
+        make_spec(each, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
+        for each in (of_rank, with_head)
+    ]
+    if [each.layers for each in spec.groups] != [each.layers for each in whole_spec.groups]:
+        raise ConfigError("tensor_parallel", group.shard.ranks, "KV of different layers would be alike on a rank")
     adapters = None
     if config.adapts:
         adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
@@ -166,6 +170,7 @@ def _load_ours(
         head=head,
         most_sequences=config.max_sequences,
         group=group,
+        whole_spec=whole_spec if group.is_cut else None,
     )
 
 

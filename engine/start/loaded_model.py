@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from contracts.kv.spec import KVSpec
@@ -9,7 +10,8 @@ from engine.adapters.slots import AdapterSlots
 from engine.backends.base import Backend
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
-from engine.kv.pool import KVPool
+from engine.kv.pool import KVPool, bytes_of_groups
+from engine.kv.rank_pools import RankPools
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.model.quantized import Form
@@ -33,17 +35,28 @@ class LoadedModel:
     is_ours: bool = True  # else transformers' own code computes it, whose steps cannot be recorded
     head: EagleHead[Any] | None = None  # its layer is the last of the config
     most_sequences: int = 0  # of a step; only for a head
+    whole_spec: KVSpec | None = None  # of the KV of all ranks together; None: of one rank
     group: RankGroup = ONE_RANK
     peers: Peers = NO_PEERS
 
-    def with_pool(self, counts: Sequence[int], tier: HostTier | None = None, *, is_shared: bool = False) -> Engine:
+    def with_pool(
+        self,
+        counts: Sequence[int],
+        tier: HostTier | None = None,
+        *,
+        is_shared: bool = False,
+        descriptors: Sequence[int] = (),
+    ) -> Engine:
         """Returns an engine over a new pool with `counts` blocks by KV group; `tier` extends the first group.
 
-        With `is_shared`, other processes of this host may write into the pool, if it is a CPU's.
+        With `is_shared`, other processes of this host may write into the pool, if it is a CPU's. `descriptors` are of
+        memory that rank 0 has made for it.
         """
         backend = self.backend
-        self.peers.make_pool(counts)
-        pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier, is_shared=is_shared)
+        make = partial(KVPool, self.spec, counts, backend.device, backend.mover, backend.codec)
+        pool = make(tier, is_shared=is_shared, descriptors=descriptors)
+        shared = self.peers.make_pool(counts, bytes_of_groups(self.spec, counts))
+        others = [make(descriptors=each) for each in shared]
         attention = backend.attention(self.config, pool.layers)
         depth, adapters = backend.launch_depth, self.adapters
         eagle = None
@@ -54,4 +67,5 @@ class LoadedModel:
             follower=eagle,
             group=self.group,
             peers=self.peers,
+            rank_pools=RankPools([pool, *others], self.whole_spec) if others and self.whole_spec else None,
         )

@@ -92,10 +92,15 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=8,
-            description="processes among which a worker divides the model: 1, 2, 4 or 8; so far on a CPU, without "
-            "prefill workers",
+            description="processes among which a worker divides the model: 1, 2, 4 or 8; so far on a CPU",
         ),
     ] = 1
+    prefill_tp: Annotated[
+        int, Meta(ge=0, le=8, description="--tensor-parallel of prefill workers, if it is another; 0: the same")
+    ] = 0
+    decode_tp: Annotated[
+        int, Meta(ge=0, le=8, description="--tensor-parallel of decode workers, if it is another; 0: the same")
+    ] = 0
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[
         Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")

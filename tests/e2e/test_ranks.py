@@ -21,31 +21,44 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("variant", "ranks"), [("llama", 4), ("qwen3-moe", 2), ("deepseek-v3", 2)])
-def test_a_worker_of_several_ranks_gives_the_references_tokens(tmp_path: Path, variant: str, ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("variant", "prefill", "decode"), [("llama", 4, 2), ("qwen3-moe", 2, 1), ("deepseek-v3", 1, 2), ("gemma3", 1, 2)]
+)
+def test_workers_of_different_widths_give_the_references_tokens(
+    tmp_path: Path, variant: str, prefill: int, decode: int
+) -> None:
+    """KV passes from a worker of one width to a worker of another. The second time, prompts hit the prefix caches."""
     model = build_served_model(tmp_path / "model", variant)
     runs = references(model, LENGTHS, new_tokens=12)
-    with System(tmp_path, model, prefill=0, worker=(*FP32, "--tensor-parallel", str(ranks))) as system:
-        processes = children(system.workers["decode-0"].pid)
-        assert len(processes) == ranks - 1
-        assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
-        system.wait_until_idle()
-    assert not any(Path(f"/proc/{process}").exists() for process in processes)
+    widths = ("--prefill-tp", str(prefill), "--decode-tp", str(decode))
+    with System(tmp_path, model, worker=(*FP32, *widths)) as system:
+        ranks = {name: children(worker.pid) for name, worker in system.workers.items()}
+        assert {name: 1 + len(pids) for name, pids in ranks.items()} == {"prefill-0": prefill, "decode-0": decode}
+        for _ in range(2):
+            assert complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
+        records = system.wait_until_idle()
+        assert [record.load.handoffs for record in records] == [2 * len(runs)] * 2
+        assert next(record for record in records if record.role == "decode").load.prompt_tokens == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pids in ranks.values() for pid in pids)
 
 
 @pytest.mark.timeout(240)
-def test_a_killed_rank_ends_its_worker_and_loses_no_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("role", "prefill", "decode"), [("decode", 1, 2), ("prefill", 2, 1)])
+def test_a_killed_rank_ends_its_worker_and_loses_no_request(
+    tmp_path: Path, role: str, prefill: int, decode: int
+) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     runs = references(model, [20, 300, 90, 210, 40, 500], new_tokens=60)
-    with System(tmp_path, model, prefill=0, decode=2, worker=(*FP32, "--tensor-parallel", "2")) as system:
+    widths = (f"--{role}-tp", "2")
+    with System(tmp_path, model, prefill=prefill, decode=decode, worker=(*FP32, *widths)) as system:
         streams = Streams(system.gateway_url, runs)
         streams.begin_to_flow(6)
-        worker = system.workers["decode-0"]
+        worker = system.workers[f"{role}-0"]
         (rank,) = children(worker.pid)
-        system.killed.add(system.workers.pop("decode-0").pid)
+        system.killed.add(system.workers.pop(f"{role}-0").pid)
         os.kill(rank, signal.SIGKILL)
         assert worker.wait(20) == 1
         assert streams.finish() == 6
-        wait_until(lambda: len(system.records()) == 1, "the dead worker's record to expire")
+        wait_until(lambda: len(system.records()) == 2, "the dead worker's record to expire")
         system.wait_until_idle()
         assert "rank 1 has ended" in system.log()

@@ -21,7 +21,7 @@ def main(stream: socket.socket) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides
     orders = received(stream)
-    begin = next(orders)
+    begin, _ = next(orders)
     assert isinstance(begin, LoadShard)
     log_to_stderr("warning", f"%(asctime)s rank {begin.shard.rank} %(levelname)s %(message)s")
     torch.set_num_threads(begin.threads)
@@ -29,10 +29,10 @@ def main(stream: socket.socket) -> int:
     loaded = load_model(begin.config, lambda stage, percent: None, open_checkpoint, RankGroup(begin.shard, collective))
     stream.sendall(LOADED)
     executor: RankExecutor | None = None
-    for order in orders:
+    for order, descriptors in orders:
         match order:
             case MakePool(counts):
-                executor = RankExecutor(loaded.with_pool(counts))
+                executor = RankExecutor(loaded.with_pool(counts, descriptors=descriptors))
             case Move(moves):
                 assert executor is not None
                 executor.move(moves)

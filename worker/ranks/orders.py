@@ -1,7 +1,7 @@
 """Messages of rank 0 to another rank of its group, over a stream of bytes."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +12,7 @@ from infra.config.engine import EngineConfig
 
 LENGTH_BYTES = 4
 MAX_RECEIVED_BYTES = 1 << 20
+MAX_DESCRIPTORS = 16
 
 
 class LoadShard(Struct, frozen=True, tag=True):
@@ -25,6 +26,8 @@ class LoadShard(Struct, frozen=True, tag=True):
 
 
 class MakePool(Struct, frozen=True, tag=True):
+    """Make a pool in memory whose descriptors come with the message, one for each KV group."""
+
     counts: list[int]
 
 
@@ -42,21 +45,27 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 
 
-def send(stream: socket.socket, order: Order) -> None:
+def send(stream: socket.socket, order: Order, descriptors: Sequence[int] = ()) -> None:
     """Raises `OSError` if the other end is gone."""
     body = _ENCODER.encode(order)
-    stream.sendall(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+    length = len(body).to_bytes(LENGTH_BYTES, "big")
+    sent = socket.send_fds(stream, [length], descriptors)
+    stream.sendall(length[sent:] + body)
 
 
-def received(stream: socket.socket) -> Iterator[Order]:
-    """Yields orders until the other end closes the stream."""
-    while length := _exactly(stream, LENGTH_BYTES):
-        yield _DECODER.decode(_exactly(stream, int.from_bytes(length, "big")))
+def received(stream: socket.socket) -> Iterator[tuple[Order, list[int]]]:
+    """Yields orders with their descriptors, until the other end closes the stream."""
+    while True:
+        length, descriptors, _, _ = socket.recv_fds(stream, LENGTH_BYTES, MAX_DESCRIPTORS)
+        if not length:
+            return
+        length = _exactly(stream, LENGTH_BYTES, length)
+        yield _DECODER.decode(_exactly(stream, int.from_bytes(length, "big"))), descriptors
 
 
-def _exactly(stream: socket.socket, count: int) -> bytes:
-    """Returns `count` bytes; fewer at the end of the stream."""
-    found = bytearray()
+def _exactly(stream: socket.socket, count: int, begun: bytes = b"") -> bytes:
+    """Returns `count` bytes, `begun` among them; fewer at the end of the stream."""
+    found = bytearray(begun)
     while len(found) < count and (piece := stream.recv(min(count - len(found), MAX_RECEIVED_BYTES))):
         found += piece
     return bytes(found)

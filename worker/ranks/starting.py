@@ -14,6 +14,7 @@ from engine.parallel.shared_memory import SharedMemoryCollective, make_wires
 from engine.plan import BlockMove, StepPlan
 from infra.config.engine import EngineConfig
 from infra.process.dying import die_with
+from infra.process.shared_mapping import shared_memory
 from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order, send
 
 END_S = 10.0
@@ -55,17 +56,20 @@ class RankProcesses:
         status = process.wait()
         ended(f"rank {rank} has ended with status {status}")
 
-    def make_pool(self, counts: Sequence[int]) -> None:
-        """Lets each rank make a new pool. The first call waits until all have loaded the model."""
+    def make_pool(self, counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+        """Lets each rank make a new pool in memory that is shared. The first call waits until all have loaded."""
         for rank, stream in list(enumerate(self._streams, 1))[self._loaded :]:
             if stream.recv(1) != LOADED:
                 raise RankError(f"rank {rank} could not load the model")
             self._loaded = rank
-        self._tell(MakePool(list(counts)))
+        made = []
+        for rank in range(1, 1 + len(self._streams)):
+            made.append([shared_memory("baton-rank-kv", size) for size in sizes])
+            self._tell_rank(rank, MakePool(list(counts)), made[-1])
+        return made
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        if moves:
-            self._tell(Move(list(moves)))
+        self._tell(Move(list(moves)))
 
     def launch(self, plan: StepPlan) -> None:
         self._tell(Launch(plan))
@@ -81,8 +85,11 @@ class RankProcesses:
                 process.kill()
 
     def _tell(self, order: Order) -> None:
-        for rank, stream in enumerate(self._streams, 1):
-            try:
-                send(stream, order)
-            except OSError:
-                raise RankError(f"rank {rank} has ended") from None
+        for rank in range(1, 1 + len(self._streams)):
+            self._tell_rank(rank, order)
+
+    def _tell_rank(self, rank: int, order: Order, descriptors: Sequence[int] = ()) -> None:
+        try:
+            send(self._streams[rank - 1], order, descriptors)
+        except OSError:
+            raise RankError(f"rank {rank} has ended") from None

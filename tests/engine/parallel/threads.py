@@ -33,6 +33,10 @@ class Meeting:
         self._barrier.wait()
         return found
 
+    def waiting(self) -> int:
+        """Returns the number of ranks that wait for the others."""
+        return self._barrier.n_waiting
+
     def abort(self) -> None:
         self._barrier.abort()
 
@@ -54,9 +58,9 @@ class ThreadCollective:
         return self._meeting.exchange(self._rank, tensor)[0].clone()
 
 
-def on_ranks(ranks: int, work: Callable[[RankGroup], T]) -> list[T]:
+def on_ranks(ranks: int, work: Callable[[RankGroup], T], meeting: Meeting | None = None) -> list[T]:
     """Does the work on each rank, in a thread of its own; returns the results by rank."""
-    meeting = Meeting(ranks)
+    meeting = meeting or Meeting(ranks)
 
     def of_rank(rank: int) -> T:
         try:

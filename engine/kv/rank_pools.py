@@ -1,0 +1,92 @@
+"""The pools of all ranks of a worker as one pool of whole blocks, so that a handoff's two ends may differ in width.
+
+A rank's part of a block is a contiguous range of the block's vectors: those of its KV heads. Ranks that hold the same
+KV head have the same part, and latent vectors are whole on every rank. A whole block has the parts in the order of the
+ranks, each once, which is the block of a worker of one rank; with a codec, all scales come before all values.
+
+Rank 0 maps the other ranks' memory. Its I/O thread reads and lands whole blocks there, in one copy more than in the
+pool of a single rank. Two rules keep them in order with the steps of the other ranks: `engine.executor` reports a layer
+as stored after a sum of all ranks behind the stores, and a step or a move ends on rank 0 only when no rank still reads
+or writes KV for it. A step that reads what has landed begins by a message of rank 0.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.kinds import Codec
+from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
+from engine.kv.payload import Payload, joined
+from engine.kv.pool import KVPool, blocks_of_payload, refuse_other_size
+
+Rows = npt.NDArray[np.uint8]  # [blocks, bytes]
+
+
+class RankPools:
+    """Implements `kvtransfer.memory.KVMemory` over the pool of each rank, rank 0's first."""
+
+    def __init__(self, pools: Sequence[KVPool], spec: KVSpec) -> None:
+        """`spec` describes whole blocks."""
+        self.spec = spec
+        self.counts = pools[0].counts
+        self.descriptors: tuple[int, ...] = ()  # nobody else lands whole blocks
+        self._pools = pools
+        self._own = pools[0].spec
+        self._parts = [whole.vectors // own.vectors for whole, own in zip(spec.groups, self._own.groups, strict=True)]
+
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
+        return all(pool.ready(group, layer, blocks) for pool in self._pools)
+
+    def begin_read(
+        self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
+    ) -> Callable[[], list[memoryview]]:
+        """Reads when the bytes are asked for: one view of separate memory."""
+        return partial(self._read, group, layer, blocks, codec)
+
+    def _read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+        size = self.spec.groups[group].wire_bytes(codec, self.spec.dtype)
+        whole = np.empty((len(blocks), size), np.uint8)
+        for part in range(self._parts[group]):
+            pool = self._pools[part * len(self._pools) // self._parts[group]]  # the first rank that has it
+            own = _rows(pool.read(group, layer, blocks, codec), len(blocks))
+            for here, there in self._places(group, part, own.shape[1], codec):
+                whole[:, there] = own[:, here]
+        return [whole.reshape(-1).data]
+
+    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        raise AssertionError("the memory of ranks is shared with rank 0 alone")
+
+    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
+        """Lands whole blocks. Raises `MessageError` for a wrong size."""
+        refuse_other_size(self.spec, group, len(blocks), payload)
+        whole = _rows(payload, len(blocks))
+        for rank, pool in enumerate(self._pools):
+            pool.write(group, layer, blocks, [self._part(whole, group, rank, "none")])
+
+    def convert(self, piece: PayloadConversion, payload: Payload) -> None:
+        """Lands whole blocks in another wire form, as `KVPool.convert` does."""
+        whole = _rows(payload, blocks_of_payload(self.spec, piece, payload))
+        for rank, pool in enumerate(self._pools):
+            pool.convert(piece, [self._part(whole, piece.group, rank, piece.form.codec)])
+
+    def _part(self, whole: Rows, group: int, rank: int, codec: Codec) -> memoryview:
+        """Returns a copy of a rank's part of `whole` blocks."""
+        parts = self._parts[group]
+        own = np.empty((len(whole), whole.shape[1] // parts), np.uint8)
+        for here, there in self._places(group, rank * parts // len(self._pools), own.shape[1], codec):
+            own[:, here] = whole[:, there]
+        return own.reshape(-1).data
+
+    def _places(self, group: int, part: int, size: int, codec: Codec) -> Iterator[tuple[slice, slice]]:
+        """Yields where the bytes of a part, of `size` bytes, are in the part and in the whole block."""
+        own = self._own.groups[group]
+        scales = 0 if codec == "none" else own.vectors * max(1, len(own.parts)) * SCALE_BYTES
+        for begin, end in ((0, scales), (scales, size)):
+            first = begin * self._parts[group] + part * (end - begin)
+            yield slice(begin, end), slice(first, first + end - begin)
+
+
+def _rows(payload: Payload, blocks: int) -> Rows:
+    return np.frombuffer(joined(payload), np.uint8).reshape(blocks, -1)
