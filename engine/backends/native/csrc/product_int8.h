@@ -21,7 +21,6 @@
 struct unit {
     const uint8_t *codes;
     const char *scales, *offsets;
-    const char *ahead; /* what is asked for meanwhile, as many bytes as the codes have, or null */
 };
 
 /* What the units of a layer have in common: a function is made for each. */
@@ -171,16 +170,13 @@ INLINE void add_unit_rows(
                 sum[row][v] = begin;
         }
         const uint8_t *from = unit->codes;
-        const char *ahead = unit->ahead;
         if (kind.has_halves) {
 #pragma GCC unroll 2
             for (long k = 0; k < kind.depth; k += 8) {
                 BYTES words[TILE_VECTORS], codes[TILE_VECTORS];
 #pragma GCC unroll 4
-                for (int v = 0; v < TILE_VECTORS; v++, from += sizeof(BYTES), ahead += sizeof(BYTES)) {
+                for (int v = 0; v < TILE_VECTORS; v++, from += sizeof(BYTES)) {
                     memcpy(&words[v], from, sizeof(BYTES));
-                    if (v % (64 / sizeof(BYTES)) == 0) /* into the first cache: a fifth faster than into the second */
-                        __builtin_prefetch(ahead, 0, 3);
                     codes[v] = (BYTES)((uvec)words[v] & (uvec)half);
                     if (kind.table)
                         codes[v] = INSTRUCTION(shuffle_epi8)(values, codes[v]);
@@ -199,11 +195,8 @@ INLINE void add_unit_rows(
             for (long k = 0; k < kind.depth; k += 4) {
                 BYTES codes[TILE_VECTORS];
 #pragma GCC unroll 4
-                for (int v = 0; v < TILE_VECTORS; v++, from += sizeof(BYTES)) {
+                for (int v = 0; v < TILE_VECTORS; v++, from += sizeof(BYTES))
                     memcpy(&codes[v], from, sizeof(BYTES));
-                    if (kind.in_place && v % (64 / sizeof(BYTES)) == 0)
-                        __builtin_prefetch(ahead + k * PANEL + v * sizeof(BYTES), 0, 3);
-                }
                 add_four(rows, kind, codes, x, k, sum);
             }
         }

@@ -84,11 +84,10 @@ static long take_units(
     long count = 0;
     for (; place->input < place->depth && count < UNITS_TOGETHER; count++) {
         struct unit *to = units + count;
-        *to = (struct unit){
-            (const uint8_t *)place->codes, place->scales, place->scales + PANEL * 2, ahead_of(part, place->codes)};
-        ask_for(ahead_of(part, place->scales), place->inside == kind->depth ? bytes : 0);
-        if (room) {
-            ask_for(to->ahead, unit_bytes);
+        *to = (struct unit){(const uint8_t *)place->codes, place->scales, place->scales + PANEL * 2};
+        if (room) { /* panels that are read as they lie are not asked for: the processor's own prefetcher is faster */
+            ask_for(ahead_of(part, place->codes), unit_bytes);
+            ask_for(ahead_of(part, place->scales), place->inside == kind->depth ? bytes : 0);
             to->scales = (const char *)(room->scales + count * PANEL);
             to->offsets = (const char *)(room->offsets + count * PANEL);
             for (long column = 0; kind->has_scales && column < PANEL; column += LANES) {
