@@ -15,10 +15,13 @@ from engine.backends.native.linear import NativeLinear, prove
 from tests.engine.backends.native.conftest import ARM_LEVELS
 from tests.engine.backends.native.emulated import emulated
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
+from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
+from tests.engine.backends.native.test_attention import ODD, attended
 from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
 from tests.engine.backends.native.test_elementwise import test_gate as check_gate
 from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
 from tests.engine.backends.native.test_levels import at_a_wall
+from tests.kernels.poison import poisoned
 
 NEWEST = "neon_bf16"
 
@@ -51,6 +54,19 @@ def test_what_lies_between(arm: ctypes.CDLL, dtype: torch.dtype, limit: float) -
     check_add_norm(arm, 63, 257, dtype, limit)
     check_rotate(arm, 22, "all", 0.5, dtype, limit)
     check_gate(arm, "silu", 257, dtype, limit)
+
+
+@pytest.mark.parametrize("dtype", ATTENTION_LIMITS, ids=["fp32", "bf16"])
+def test_attention_whose_tiles_threads_divide(arm: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """Partial states are NaN before the operator clears them, on pages that the emulation has not fetched yet."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with poisoned():
+            error = attended(arm, ODD["long"], kv_heads=1, shared=8, dim=128, dtype=dtype)[1]
+    finally:
+        torch.set_num_threads(before)
+    assert error < ATTENTION_LIMITS[dtype]
 
 
 def test_what_is_read_too_far_is_an_error(arm: ctypes.CDLL) -> None:
