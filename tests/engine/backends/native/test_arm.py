@@ -1,4 +1,4 @@
-"""Operators for ARM processors, which QEMU emulates: a few shapes of each kernel.
+"""Operators for ARM processors, which QEMU emulates: a few shapes of products, attention, norms, rotations, gates.
 
 With `BATON_TEST_LEVEL=neon_bf16`, or another of `conftest.ARM_LEVELS`, this folder's tests all run so.
 """
