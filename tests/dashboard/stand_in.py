@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,6 +37,11 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, redis: str, asked: list[dict[str, Any]]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.redis, self.asked, self.numbers = redis, asked, itertools.count(1)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints errors, but not that a client has gone in the middle of its answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
