@@ -61,10 +61,6 @@ class BusyPage:
             self._set_threads(threads)
             self._threads = threads
 
-    def others_compute(self) -> bool:
-        flags = self._page[FLAGS_OFFSET:PAGE_BYTES]
-        return flags.count(1) > flags[self._slot]
-
     def leave(self) -> None:
         self._page[FLAGS_OFFSET + self._slot] = 0
 

@@ -156,13 +156,7 @@ class EngineLoop(Generic[Event]):
     def _plan(self, now: float) -> StepPlan | None:
         """Returns the next step, or None. A leaving worker plans nothing, so running steps are collected."""
         leaves = self._leave_at is not None and now > self._leave_at
-        if self.error or leaves:
-            return None
-        rested = self._scheduler.rests
-        plan = self._scheduler.plan(now, self._life.busy.others_compute())
-        if self._scheduler.rests and not rested:
-            log.debug("decodes rest while other workers of this host compute prompts for more sequences")
-        return plan
+        return None if self.error or leaves else self._scheduler.plan(now)
 
     def _receive(self) -> None:
         if self._life.inbox.stopping:

@@ -227,7 +227,6 @@ def _scheduler(
             growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
             max_in_flight=engine.launch_depth,
             tells_states=engine.follower is not None,
-            rest_step_s=_step_seconds(config) if name == "decode" and engine.backend.device.type == "cpu" else 0.0,
         ),
         chunking=Chunking(_step_seconds(config), engine.rates.prompt_tokens_per_second),
         readiness=preparation,

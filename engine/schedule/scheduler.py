@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Counts
-from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -32,7 +31,6 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import CONSTRAINTS_PREFIX, GRAMMAR_PREFIX, NON_FINITE, NONE_LEFT, SequenceProgress
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE, PromptTurns
 from engine.schedule.readiness import Readiness
-from engine.schedule.resting import Resting
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
 from engine.schedule.works import Works
@@ -56,7 +54,6 @@ class SchedulerLimits(Struct, frozen=True, kw_only=True):
     max_in_flight: int = 1  # steps that may be launched and not collected, 1 or 2
     shorter: float = SHORTER_PROMPTS_SHARE  # share of a step that a long prompt leaves to shorter prompts
     tells_states: bool = False  # a handoff includes the hidden state of the last computed token
-    rest_step_s: float = 0.0  # s from one step with decodes to the next while decodes rest; 0: they never rest
 
 
 class PlannedStep(NamedTuple):
@@ -101,8 +98,6 @@ class Scheduler:
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
-        self._resting = Resting(limits.rest_step_s)
-        self._rest_ends = inf  # s, when resting decodes are considered again; inf: they do not rest
         self._fit = fit or StepFit()
         self._speculation = speculation
         self._prompts: list[Sequence] = []  # in progress when the newest step was planned
@@ -195,13 +190,7 @@ class Scheduler:
 
     @property
     def next_deadline(self) -> float:
-        """Time (s) at which a sequence expires, or resting decodes are considered again."""
-        return min(self._lifecycle.next_deadline, self._rest_ends)
-
-    @property
-    def rests(self) -> bool:
-        """Whether the newest plan left the decodes out, so that other workers of the host have the cores."""
-        return self._rest_ends < inf
+        return self._lifecycle.next_deadline
 
     def load(self) -> WorkerLoad:
         """Counts sequences, blocks and totals; landing sequences count as waiting."""
@@ -247,8 +236,8 @@ class Scheduler:
 
     # a step ---------------------------------------------------------------------------------------------------------
 
-    def plan(self, now: float, others_compute: bool = False) -> StepPlan | None:
-        """Returns the next step to launch, or None. `others_compute`: other workers of this host are busy.
+    def plan(self, now: float) -> StepPlan | None:
+        """Returns the next step to launch, or None.
 
         None while a step is in flight: collect it first. None otherwise: nothing can be computed until another call is
         made or a grammar gets ready, so the worker may sleep until an event or `next_deadline`. The plan refers to the
@@ -262,14 +251,9 @@ class Scheduler:
         budget = self._limits.max_batch_tokens - len(decodes)
         if decodes:
             budget = self._chunking.budget(budget)
-        rest = self._resting.seconds(now, len(decodes), len(self._landing), others_compute)
-        self._rest_ends = now + rest if rest else inf
-        if rest:
-            decodes = []
         works, left = self._works.decodes(decodes, budget, self._decoding.context, step)
         context = sum([work.start + len(work.token_ids) for work in works])
-        if not rest:
-            self._decoding = StepWork(sequences=len(decodes), context=context)
+        self._decoding = StepWork(sequences=len(decodes), context=context)
         chunks = self._works.chunks(prompts, left, now, step)
         works += chunks
         if not works:

@@ -60,17 +60,6 @@ def test_a_step_under_way_gives_cores_back_and_takes_them_again(tmp_path: Path) 
     two.close()
 
 
-def test_each_worker_knows_whether_others_compute(tmp_path: Path) -> None:
-    one, two = (BusyPage(str(tmp_path / "page"), 2, lambda threads: None) for _ in range(2))
-    one.enter(64)
-    assert (one.others_compute(), two.others_compute()) == (False, True)
-    two.enter(64)
-    one.leave()
-    assert (one.others_compute(), two.others_compute()) == (True, False)
-    one.close()
-    two.close()
-
-
 def test_a_worker_without_a_page_has_all_cores() -> None:
     threads: list[int] = []
     page = BusyPage("", 2, threads.append)
