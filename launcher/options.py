@@ -192,19 +192,23 @@ class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
     silent_seconds: SilentSeconds = 15.0
 
 
+EndpointURL = Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")]
+EndpointKeyFile = Annotated[
+    str, Meta(description="file with an API key; empty: the key in BATON_API_KEY, or the running instance's own")
+]
+EndpointCert = Annotated[
+    str, Meta(description="file with the certificate to trust at an https URL; empty: the system's certificates")
+]
+
+
 class ChatConfig(Struct, frozen=True, kw_only=True):
     """Talks to a running instance in the terminal; without one it offers to start one.
 
     Example: ./baton chat --url http://127.0.0.1:18080
     """
 
-    url: Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")] = ""
-    api_key_file: Annotated[
-        str,
-        Meta(description="file with an API key; empty: the key in BATON_API_KEY, or the running instance's own"),
-    ] = ""
-    cert: Annotated[
-        str, Meta(description="file with the certificate to trust at an https URL; empty: the system's certificates")
-    ] = ""
+    url: EndpointURL = ""
+    api_key_file: EndpointKeyFile = ""
+    cert: EndpointCert = ""
     max_tokens: Annotated[Positive, Meta(description="longest answer in tokens")] = 512
     temperature: Annotated[float, Meta(ge=0, le=2, description="0: always the likeliest token")] = 0.7

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 from contracts.errors import ConfigError
 from contracts.kinds import Count, Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
+from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
 from workloads.arrivals import Arrivals, Profile
 from workloads.lengths import parse_lengths
 from workloads.request import Workload
@@ -19,15 +20,10 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
     64 | ./baton bench --trace mooncake.jsonl | ./baton bench --compare before.json after.json
     """
 
-    url: Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")] = ""
+    url: EndpointURL = ""
     model: Annotated[str, Meta(description="name of the model; empty: the first that the endpoint names")] = ""
-    api_key_file: Annotated[
-        str,
-        Meta(description="file with an API key; empty: the key in BATON_API_KEY, or the running instance's own"),
-    ] = ""
-    cert: Annotated[
-        str, Meta(description="file with the certificate to trust at an https URL; empty: the system's certificates")
-    ] = ""
+    api_key_file: EndpointKeyFile = ""
+    cert: EndpointCert = ""
     rate: Annotated[float, Meta(gt=0, description="requests per second; with --peak, the lowest rate")] = 2.0
     profile: Annotated[
         Profile, Meta(description="how the rate changes from --rate to --peak: constant, ramp, sinusoid or steps")
