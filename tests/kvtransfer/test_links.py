@@ -23,6 +23,7 @@ from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, RINGS_NAME, SOCKET_NAME, PayloadSockets, sweep
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_socket import RingQueueFull, hand_over
+from tests.kvtransfer.descriptors import open_files
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, SPEC, Way, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
@@ -174,11 +175,11 @@ async def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) 
 
 async def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
     async with pair(way, replace(QUICK, remember=0.5)) as both:
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         await joined(both)
         await both.kill_sender()
         await until(lambda: not both.inbound._sessions._by_link, "its session stays")
-        await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "a descriptor stays")
+        await until(lambda: open_files() <= before, "a descriptor stays")
 
 
 def test_nobody_can_take_a_rings_memory_away() -> None:

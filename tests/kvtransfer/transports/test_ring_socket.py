@@ -22,6 +22,7 @@ from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_socket import check_own_socket, hand_over
 from tests.e2e.harness.host import need_root_and
 from tests.kvtransfer.array_pool import ArrayPool
+from tests.kvtransfer.descriptors import open_files
 from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, SPEC, until
 from tests.kvtransfer.world import layer
 from tests.network import SECRET
@@ -84,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[[Offer], None], int]] = {
 @pytest.mark.parametrize("wrong", REFUSED)
 async def test_a_ring_that_nobody_waits_for_is_closed(tmp_path: Path, wrong: str) -> None:
     async with offered(tmp_path) as (side, offer):
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         send, counted = REFUSED[wrong]
         send(offer)
         handed(offer)
@@ -92,10 +93,10 @@ async def test_a_ring_that_nobody_waits_for_is_closed(tmp_path: Path, wrong: str
         ring = ring_of(side)
         assert ring is not None and bytes(ring.views(0, 1)[0]) == b"\0", "it is the other ring"
         assert side.refused["ring"] == counted
-        assert len(os.listdir("/proc/self/fd")) == before + 1, "a mapping has a descriptor of its own"
+        assert open_files() == before + 1, "a mapping has a descriptor of its own"
         del ring
         side._sessions.forget(b"link")
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_files() == before
 
 
 async def test_a_payload_that_is_read_before_its_ring_is_found_there(tmp_path: Path) -> None:
