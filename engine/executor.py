@@ -44,7 +44,7 @@ from engine.speculation.verify.verification import (
     works_by_row,
 )
 
-MEETING = torch.zeros(1, dtype=torch.uint8)
+BARRIER_BYTE = torch.zeros(1, dtype=torch.uint8)
 """What ranks broadcast only to wait for each other."""
 
 
@@ -141,7 +141,7 @@ class Executor:
         with torch.inference_mode(), device_errors():
             self.engine.peers.move(moves)
             self.engine.pool.move(moves)
-            self.engine.group.collective.broadcast(MEETING)  # KV may land now, on other ranks too
+            self.engine.group.collective.broadcast(BARRIER_BYTE)  # KV may land now, on other ranks too
 
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
@@ -354,7 +354,7 @@ class Executor:
             states = model.forward(batch, step, stored)
             if self.engine.group.is_cut:
                 if not len(states):  # then the last layer has no sum in which ranks wait for each other
-                    self.engine.group.collective.broadcast(MEETING)
+                    self.engine.group.collective.broadcast(BARRIER_BYTE)
                 self._tell(plan, len(self._groups) - 1)
             return states
         every = torch.arange(len(batch.token_ids), device=self._device)

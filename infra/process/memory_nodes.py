@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-SYSFS = Path("/sys/devices/system/node")
-STATUS = Path("/proc/self/status")
+NODES_DIRECTORY = Path("/sys/devices/system/node")
+OWN_STATUS_FILE = Path("/proc/self/status")
 ALLOWED_FIELD = "Mems_allowed_list:"
 
 
@@ -22,7 +22,7 @@ class MemoryNode(NamedTuple):
     has_memory: bool
 
 
-def memory_nodes(root: Path = SYSFS) -> list[MemoryNode]:
+def memory_nodes(root: Path = NODES_DIRECTORY) -> list[MemoryNode]:
     """Reads the nodes in their order; none where the kernel does not know NUMA."""
     with suppress(OSError, ValueError):
         with_memory = numbers_in((root / "has_memory").read_text())
@@ -35,7 +35,7 @@ def memory_nodes(root: Path = SYSFS) -> list[MemoryNode]:
     return []
 
 
-def allowed_nodes(status: Path = STATUS) -> set[int]:
+def allowed_nodes(status: Path = OWN_STATUS_FILE) -> set[int]:
     """Returns the nodes whose memory this process may take: a cpuset may have fewer than the host."""
     with suppress(OSError, ValueError):
         for line in status.read_text().splitlines():

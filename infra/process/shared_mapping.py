@@ -13,7 +13,7 @@ import weakref
 
 import numpy as np
 
-SEALS = 0x2 | 0x4  # fcntl's F_SEAL_SHRINK and F_SEAL_GROW, which only Linux has
+SIZE_SEALS = 0x2 | 0x4  # fcntl's F_SEAL_SHRINK and F_SEAL_GROW, which only Linux has
 """If the file could shrink, a process that accessed the removed pages would crash."""
 HUGE_PAGE_BYTES = 2 << 20
 MAP_FIXED = 0x10  # which Python has no name for
@@ -30,7 +30,7 @@ def shared_memory(name: str, size: int) -> int:
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SIZE_SEALS)
     except OSError:
         os.close(descriptor)
         raise
@@ -40,12 +40,12 @@ def shared_memory(name: str, size: int) -> int:
 def check_shared(descriptor: int, size: int) -> None:
     """Raises `OSError` for memory of another size, or memory that can shrink."""
     found = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)  # EINVAL for other files
-    if found & SEALS != SEALS or os.fstat(descriptor).st_size != size:
+    if found & SIZE_SEALS != SIZE_SEALS or os.fstat(descriptor).st_size != size:
         raise OSError(f"not shared memory of {size} bytes")
 
 
 def map_shared(descriptor: int, size: int) -> memoryview:
-    """Maps memory until the last view of it is gone; the descriptor stays the caller's. Raises `OSError`."""
+    """Maps a file until the last view of the mapping is deleted; the caller closes the file. Raises `OSError`."""
     check_shared(descriptor, size)
     room = size + HUGE_PAGE_BYTES
     begin = _mapped(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)

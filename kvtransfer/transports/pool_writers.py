@@ -13,7 +13,7 @@ from contracts.errors import MessageError
 from contracts.kv.spec import KVSpec
 from kvtransfer.memory import KVMemory
 
-HERE = b"\0"  # the text that descriptors go with, since a message has at least one byte
+DESCRIPTOR_TEXT = b"\0"  # the text that descriptors go with, since a message has at least one byte
 
 
 class PoolWriters:
@@ -40,7 +40,7 @@ class PoolWriters:
             writer.setblocking(False)
             if writer.family != socket.AF_UNIX:
                 raise MessageError("a writer's socket of another family")
-            socket.send_fds(writer, [HERE], self._descriptors)
+            socket.send_fds(writer, [DESCRIPTOR_TEXT], self._descriptors)
         except (OSError, MessageError) as error:
             writer.close()
             raise MessageError(f"a writer that cannot be served: {error}") from None

@@ -22,7 +22,7 @@ END_S = 10.0
 
 
 class RankProcesses:
-    """The other ranks of a worker; `group` is rank 0's view of all of them."""
+    """The ranks 1 and up of a worker. `group`: the group of all ranks, as rank 0 sees it."""
 
     def __init__(self, config: EngineConfig, ranks: int, threads: int) -> None:
         wires = make_wires(ranks)

@@ -71,7 +71,7 @@ def chosen_target() -> tuple[str, ...]:
 
 
 def native_target(machine: str, described: str) -> tuple[str, ...]:
-    """Returns options for the instructions of a processor; on ARM those of its level, as tests run no others there."""
+    """Returns the compiler's options for a processor; on ARM those of its level, since tests run only the levels."""
     levels = runnable(LEVELS, machine, described)
     return levels[0].options if levels and machine == "aarch64" else NATIVE_TARGET
 

@@ -70,7 +70,7 @@ def test_attention_whose_tiles_threads_divide(arm: ctypes.CDLL, dtype: torch.dty
 
 
 def test_what_is_read_too_far_is_an_error(arm: ctypes.CDLL) -> None:
-    """Of the emulation, which ends with it: memory of this process that nobody may touch has no pages there either."""
+    """Emulated code that reads a page without permissions in this process faults, which ends the emulation."""
     library = emulated(ARM_LEVELS[NEWEST])
     weight = at_a_wall(random(64, 64, seed=1))
     layer = NativeLinear(library, weight, None)
