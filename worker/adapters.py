@@ -117,12 +117,13 @@ class Adapters:
         if found.number > self.number:  # otherwise the list is known, old or lost, and nothing is unloaded
             await self._adopt({source.name: source for source in found.adapters})
             self.number = found.number
-        due = {digest for digest, each in self._leaving.items() if time.monotonic() - each.since > LEAVE_S}
+        with self._lock:
+            due = {digest for digest, each in self._leaving.items() if time.monotonic() - each.since > LEAVE_S}
         if due:
             gateways = await listed(store, signer.records, GatewayRecord)
             used = {digest for record, _ in gateways for digest in record.adapters}
             with self._lock:
-                self._unused = due - used
+                self._unused = (due - used) & self._leaving.keys()  # the engine frees others while Redis answers
 
     async def follow_for_ever(self, store: Store, signer: AdapterSigners) -> None:
         while True:

@@ -9,10 +9,11 @@ import pytest_asyncio
 
 from contracts.adapters import AdapterSource, HeldAdapter
 from contracts.errors import AdapterError, ConfigError
+from infra.network.sealing import Signer
 from infra.redis.adapter_list import AdapterList, change
 from infra.redis.clients import Store, connect
 from infra.redis.records import GatewayRecord
-from infra.redis.registry import publish
+from infra.redis.registry import SignedRecord, listed, publish
 from worker import adapters as module
 from worker.adapters import Adapters, AdapterSigners
 
@@ -101,6 +102,25 @@ async def test_it_is_freed_when_no_gateway_and_no_sequence_uses_it(world: World)
     assert world.shelf.held == {digest} and world.adapters.has_unused()
     world.adapters.free({""})
     assert world.shelf.held == set() and world.adapters.record() == () and not world.adapters.has(digest)
+
+
+async def test_an_adapter_freed_while_redis_answers_is_freed_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listed_while_the_engine_frees(
+        store: Store, signer: Signer, kind: type[GatewayRecord]
+    ) -> list[SignedRecord[GatewayRecord]]:
+        found = await listed(store, signer, kind)
+        world.adapters.free(set())
+        return found
+
+    await world.want(sql="sql")
+    await world.want()
+    await world.in_use()
+    monkeypatch.setattr(module, "listed", listed_while_the_engine_frees)
+    await world.in_use()
+    assert world.shelf.held == set() and not world.adapters.has_unused()
+    world.adapters.free(set())
 
 
 async def test_nothing_is_freed_before_every_gateway_has_spoken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
