@@ -127,7 +127,8 @@ class Locations(Struct, frozen=True, kw_only=True):
     worker: PlaceOptions = PlaceOptions()  # a worker's bind and advertised addresses
     device: str = ""  # of a worker; empty: as in the settings
     gpu_share: float | None = None  # share of the GPU's memory, for a worker beside others
-    busy_page: str = ""  # file that shows which workers of a host compute
+    busy_page: str = ""  # file that shows which workers compute, of those that share cores
+    numa_node: int | None = None  # of a worker that keeps to one node of a host
     share_port: str = ""  # name that gateways of this host with one port share
     gateway: str = ""  # URL, for the dashboard
     own_keys: str = ""  # file with the record of the deployment's operator key, for gateways
@@ -259,7 +260,14 @@ def placed(settings: ServiceConfig, place: Locations) -> ServiceConfig:
         device=place.device or settings.engine.device,
         gpu_memory_utilization=share,
     )
-    return replace(settings, store=store, engine=engine, place=place.worker, busy_page=place.busy_page)
+    return replace(
+        settings,
+        store=store,
+        engine=engine,
+        place=place.worker,
+        busy_page=place.busy_page,
+        numa_node=place.numa_node,
+    )
 
 
 def command(service: Service, place: Locations) -> tuple[str, ...]:

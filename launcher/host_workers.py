@@ -15,6 +15,7 @@ from launcher.deployment import Deployment, Locations, worker_services
 from launcher.host.gpus import checked_gpus
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import OutputLog
+from launcher.host.numa_workers import numa_choice
 from launcher.host.process import READY_STAGE
 from launcher.host.processes import environment, with_absolute_paths, worker_processes
 from launcher.host.run_directory import run_directory
@@ -34,20 +35,28 @@ def main() -> int:
     try:
         gpus = checked_gpus(config.device)
         directory = checked(config.model)
-        prefill, decode, note = settle(config, gpus_of_host(gpus), directory)
+        numa = numa_choice(config, directory, len(gpus))
+        prefill, decode, note = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
         if not gpus:
             refuse_beyond_memory(directory, config.engine, prefill + decode)
-        if note:
-            stages.say(note)
+        for each in filter(None, (note, numa.note)):
+            stages.say(each)
         config = replace(config, prefill=prefill, decode=decode, engine=with_absolute_paths(config.engine))
         with Signals().installed() as signals, run_directory() as run:
-            return _run(config, str(directory or config.model), run, stages, signals)
+            return _run(config, str(directory or config.model), run, stages, signals, numa.nodes)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
 
 
-def _run(config: HostWorkersConfig, model: str, run: Path, stages: StageDisplay, signals: Signals) -> int:
+def _run(
+    config: HostWorkersConfig,
+    model: str,
+    run: Path,
+    stages: StageDisplay,
+    signals: Signals,
+    numa_nodes: tuple[int, ...],
+) -> int:
     status = StatusFile(config.status_file)
     status.report("starting")  # an earlier life of a container may have left its last status
     secret = str(Path(config.store.secret_file).absolute()) if config.store.secret_file else ""
@@ -64,7 +73,8 @@ def _run(config: HostWorkersConfig, model: str, run: Path, stages: StageDisplay,
     )
     try:
         # One worker that cannot start, for example on a broken GPU, must not keep the others from serving.
-        supervisor.keep(worker_processes(deployment, config.device, place, run, config.gpu_memory_utilization))
+        share = config.gpu_memory_utilization
+        supervisor.keep(worker_processes(deployment, config.device, place, run, share, numa_nodes))
         supervisor.watch()
     except StartFailed as failure:
         print(f"error: {failure}", file=sys.stderr)

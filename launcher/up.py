@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from launcher.checking.settings import check_settings, checked_port, with_absolu
 from launcher.host.gpus import checked_gpus
 from launcher.host.instances import Instance, Record
 from launcher.host.log_file import LogFile
+from launcher.host.numa_workers import numa_choice
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, Processes, described, environment
 from launcher.host.redis_server import redis_service
@@ -40,11 +42,12 @@ def up(arguments: Sequence[str]) -> int:
         asked = parse(UpConfig, arguments, "baton up")
         if asked.on == "ray":
             return hand_over("up", arguments)
-        config, directory, note = check(asked)
+        checked = check(asked)
+        config = checked.config
         log = new_log(config.log_bytes, config.log_files, stages.say)
     except BatonError as error:
         return _refused(error)
-    if note:
+    for note in checked.notes:
         stages.say(note)
     if open_to_all := greeting.open_to_all(config):
         stages.say(open_to_all)
@@ -54,7 +57,7 @@ def up(arguments: Sequence[str]) -> int:
             run = stack.enter_context(run_directory())
         except ConfigError as error:
             return _refused(error)
-        return _run(config, directory, run, log, stages, signals)
+        return _run(checked, run, log, stages, signals)
 
 
 def _refused(error: BatonError) -> int:
@@ -62,11 +65,19 @@ def _refused(error: BatonError) -> int:
     return BAD_INPUT
 
 
-def check(config: UpConfig) -> tuple[UpConfig, Path | None, str]:
+class CheckedUp(NamedTuple):
+    """Checked options, with a port and the numbers of workers decided."""
+
+    config: UpConfig
+    directory: Path | None  # the model's; None for a hub id
+    numa_nodes: tuple[int, ...]  # among which the workers of each role are dealt; none: workers take all nodes
+    notes: list[str]  # sentences about the workers
+
+
+def check(config: UpConfig) -> CheckedUp:
     """Checks the options before a service starts, the cheapest checks first.
 
-    Returns the options with a port and the numbers of workers decided, the model's directory (None for a hub id), and a
-    sentence about those numbers or ''. Raises a `BatonError` that names the option and its value.
+    Raises a `BatonError` that names the option and its value.
     """
     if config.ray.autoscale:
         why = "on one host the numbers of workers stay; --on ray has them follow the load"
@@ -75,15 +86,16 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None, str]:
     gpus = checked_gpus(config.device)
     directory = check_settings(config)
     config = with_absolute_paths(config)
-    prefill, decode, note = settle(config, gpus_of_host(gpus), directory)
+    numa = numa_choice(config, directory, len(gpus))
+    prefill, decode, note = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
     if not gpus:
         refuse_beyond_memory(directory, config.engine, prefill + decode)
-    return replace(config, port=port, prefill=prefill, decode=decode), directory, note
+    config = replace(config, port=port, prefill=prefill, decode=decode)
+    return CheckedUp(config, directory, numa.nodes, [each for each in (note, numa.note) if each])
 
 
-def _run(
-    config: UpConfig, directory: Path | None, run: Path, log: LogFile, stages: StageDisplay, signals: Signals
-) -> int:
+def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, signals: Signals) -> int:
+    config, directory = checked.config, checked.directory
     model = str(directory or config.model)
     began = time.monotonic()
     with Record(_instance(config, model, log.path), stages.say) as record:
@@ -104,7 +116,7 @@ def _run(
                 service, redis = redis_service(run, server.max_memory)
                 supervisor.start([service])
             key = own_key(config, run)
-            processes = Processes(config, run, model, redis, secret_path(config, run))
+            processes = Processes(config, run, model, redis, secret_path(config, run), checked.numa_nodes)
             supervisor.start([*processes.workers(), *processes.gateways(), *processes.dashboard()])
             seconds = time.monotonic() - began
             stages.say(greeting.text(config, record.instance.url, directory, seconds, log.path, key))

@@ -47,8 +47,11 @@ class Settled(NamedTuple):
     note: str
 
 
-def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None) -> Settled:
-    """Decides the numbers of workers. `directory`: the model's; None for a hub id."""
+def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None, numa_nodes: int = 1) -> Settled:
+    """Decides the numbers of workers.
+
+    `directory`: the model's; None for a hub id. `numa_nodes`: of a host without GPUs, each with workers of its own.
+    """
 
     def by_cost(workers: int) -> tuple[int, int]:
         found, engine = directory or downloaded(options.model), options.engine
@@ -56,7 +59,7 @@ def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None) ->
         return expected_split(gpus.name(), size, workers)
 
     wish = WorkerCounts(options.prefill, options.decode)
-    prefill, decode = counted(wish, gpus.number, by_cost)
+    prefill, decode = counted(wish, gpus.number, by_cost, max(1, numa_nodes))
     return Settled(prefill, decode, note(wish, prefill, decode, gpus))
 
 
@@ -68,17 +71,19 @@ def expected_split(gpu: str, size: ModelSize, workers: int) -> tuple[int, int]:
     return split(workers, costs, typical_sequences(room, size.token_bytes))
 
 
-def counted(wish: WorkerCounts, gpus: int, by_cost: Callable[[int], tuple[int, int]]) -> tuple[int, int]:
-    """Returns the numbers of prefill and decode workers: a number that the user left open fills the GPUs."""
+def counted(
+    wish: WorkerCounts, gpus: int, by_cost: Callable[[int], tuple[int, int]], numa_nodes: int = 1
+) -> tuple[int, int]:
+    """Returns the numbers of prefill and decode workers: a number that the user left open fills the GPUs or nodes."""
     match wish:
         case (None, None) if gpus > 1:
             return by_cost(gpus)
         case (None, None):
-            return 0 if gpus else 1, 1
+            return (0, 1) if gpus else (numa_nodes, numa_nodes)
         case (None, int(decode)):
-            return max(0, gpus - decode) if gpus else 1, decode
+            return max(0, gpus - decode) if gpus else numa_nodes, decode
         case (int(prefill), None):
-            return prefill, max(1, gpus - prefill)
+            return prefill, max(1, gpus - prefill) if gpus else numa_nodes
         case (int(prefill), int(decode)):
             return prefill, decode
     raise AssertionError(wish)

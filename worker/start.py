@@ -81,7 +81,7 @@ from worker.engine_status import EngineStatus, PromptCounts
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
-from worker.memory_placement import place_memory
+from worker.memory_placement import place_worker
 from worker.ranks.starting import RankProcesses
 from worker.role import Role, WorkerParts
 
@@ -133,7 +133,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     if name == "prefill":  # decodes only while no decode worker is there
         config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
     if choose_device(config.engine.device).type == "cpu":
-        place_memory()
+        place_worker(config.numa_node)
     options = config.engine
     width = (options.prefill_tp if name == "prefill" else options.decode_tp) or options.tensor_parallel
     cores = max(1, available_cores() // width)

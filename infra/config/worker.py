@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from contracts.kinds import LogLevel, Positive, Seconds, StatusPath
+from contracts.kinds import Count, LogLevel, Positive, Seconds, StatusPath
 from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions
 from infra.config.store import StoreConfig
@@ -20,6 +20,10 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     place: PlaceOptions = PlaceOptions()
     status_file: StatusPath = ""
     busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""
+    numa_node: Annotated[
+        Count | None,
+        Meta(description="NUMA node to whose cores and memory a worker on a CPU keeps; default: all nodes"),
+    ] = None
     log_level: LogLevel = "info"
     inbox: Annotated[Positive, Meta(description="maximum number of events queued between the two threads")] = 65536
     jobs_ahead: Annotated[

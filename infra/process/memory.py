@@ -38,12 +38,15 @@ def _pages_of_files(group: Path, prefix: str) -> int:
 
 
 def figure_of_meminfo(meminfo: Path, name: str) -> int | None:
-    """Returns a figure of `/proc/meminfo` in bytes, None if the kernel has none (proc(5))."""
+    """Returns a figure of `/proc/meminfo`, or of a NUMA node's, in bytes; None if the kernel has none (proc(5)).
+
+    A node's lines begin with `Node N`.
+    """
     try:
-        lines = meminfo.read_text().splitlines()
+        lines = [line.partition(":") for line in meminfo.read_text().splitlines()]
     except OSError:
         return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), None)
+    return next((int(figure.split()[0]) << 10 for label, _, figure in lines if label.split()[-1:] == [name]), None)
 
 
 def out_of_memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:

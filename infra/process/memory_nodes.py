@@ -1,4 +1,4 @@
-"""The NUMA nodes of a host, and those over which a process's memory is interleaved.
+"""The NUMA nodes of a host, and those whose cores and memory a process may use.
 
 The kernel gives a page to the node of the thread that touches it first. A model that one thread loads would lie on one
 node, and the threads of the other nodes would read all weights through one memory controller.
@@ -9,9 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from infra.process.memory import figure_of_meminfo
+
 NODES_DIRECTORY = Path("/sys/devices/system/node")
 OWN_STATUS_FILE = Path("/proc/self/status")
 ALLOWED_FIELD = "Mems_allowed_list:"
+AVAILABLE_FIELDS = "MemFree", "Active(file)", "Inactive(file)"
+"""Figures of a node's meminfo, whose pages a new process may take: the kernel reclaims pages of files."""
 
 
 class MemoryNode(NamedTuple):
@@ -20,6 +24,7 @@ class MemoryNode(NamedTuple):
     number: int
     cores: frozenset[int]  # those that are online
     has_memory: bool
+    available_bytes: int = 0
 
 
 def memory_nodes(root: Path = NODES_DIRECTORY) -> list[MemoryNode]:
@@ -27,10 +32,10 @@ def memory_nodes(root: Path = NODES_DIRECTORY) -> list[MemoryNode]:
     with suppress(OSError, ValueError):
         with_memory = numbers_in((root / "has_memory").read_text())
         return [
-            MemoryNode(
-                number, frozenset(numbers_in((root / f"node{number}" / "cpulist").read_text())), number in with_memory
-            )
+            MemoryNode(number, frozenset(numbers_in((place / "cpulist").read_text())), number in with_memory, free)
             for number in sorted(numbers_in((root / "online").read_text()))
+            for place in [root / f"node{number}"]
+            for free in [sum(figure_of_meminfo(place / "meminfo", field) or 0 for field in AVAILABLE_FIELDS)]
         ]
     return []
 
@@ -44,14 +49,17 @@ def allowed_nodes(status: Path = OWN_STATUS_FILE) -> set[int]:
     return set()
 
 
-def interleaved_nodes(nodes: Iterable[MemoryNode], cores: Iterable[int], allowed: Iterable[int]) -> list[int]:
-    """Returns the nodes with memory for a process that runs on `cores`; none if its memory lies on one node anyway.
+def usable_nodes(nodes: Iterable[MemoryNode], cores: Iterable[int], allowed: Iterable[int]) -> list[MemoryNode]:
+    """Returns the nodes with memory for a process that runs on `cores`, each with those of its cores.
 
     Memory without cores, such as an expander's, is slower than the others' and takes no part.
     """
-    own, may = set(cores), set(allowed)
-    found = [node.number for node in nodes if node.has_memory and node.cores & own and node.number in may]
-    return found if len(found) > 1 else []
+    own, may = frozenset(cores), set(allowed)
+    return [
+        node._replace(cores=node.cores & own)
+        for node in nodes
+        if node.has_memory and node.cores & own and node.number in may
+    ]
 
 
 def numbers_in(text: str) -> set[int]:

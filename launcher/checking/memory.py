@@ -32,7 +32,7 @@ def refuse_weights_beyond_memory(
     which workers share.
     """
     copies = workers if _computes_natively(engine) else 1
-    each = _least_bytes(directory, engine.dtype, engine.quantization)
+    each = least_weights_bytes(directory, engine)
     there = available_memory() if there is None else there
     if each * copies <= there:
         return
@@ -52,6 +52,11 @@ def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, there: int | No
         if size * workers > there:
             of_each = f" for {workers} workers, which each take so much" if workers > 1 else ""
             raise ConfigError(option, format_bytes(size), f"only {format_bytes(there)} of memory are free{of_each}")
+
+
+def least_weights_bytes(directory: Path, engine: EngineOptions) -> int:
+    """Returns the least bytes that one copy of the weights takes in memory."""
+    return _least_bytes(directory, engine.dtype, engine.quantization)
 
 
 def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> dict[str, bool]:

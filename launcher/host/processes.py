@@ -1,7 +1,7 @@
 """Makes the processes of a deployment on this host."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -51,16 +51,27 @@ def _whole(path: str) -> str:
 
 
 def worker_processes(
-    deployment: Deployment, device: str, place: Locations, run: Path, share: float = USABLE_MEMORY_SHARE
+    deployment: Deployment,
+    device: str,
+    place: Locations,
+    run: Path,
+    share: float = USABLE_MEMORY_SHARE,
+    numa_nodes: Sequence[int] = (),
 ) -> list[Process]:
     """Makes all prefill and decode workers of a deployment, each with a GPU, or its part of `share` of a GPU's memory.
 
-    `run`: directory for the workers' status files and for the page of who computes.
+    `run`: directory for the workers' status files and for the pages of busy workers. On a CPU, the workers of a role
+    take turns on `numa_nodes`.
     """
-    workers = [(service, name) for service in deployment.of(*WORKERS) for name in service.names]
+    workers = [
+        (service, name, numa_nodes[number % len(numa_nodes)] if numa_nodes else None)
+        for service in deployment.of(*WORKERS)
+        for number, name in enumerate(service.names)
+    ]
     made = []
-    for (service, name), gpu in zip(workers, placements(device, len(workers), share=share), strict=True):
-        here = replace(place, busy_page=str(run / "busy"), device=gpu.device, gpu_share=gpu.share)
+    for (service, name, node), gpu in zip(workers, placements(device, len(workers), share=share), strict=True):
+        page = str(run / ("busy" if node is None else f"busy-{node}"))
+        here = replace(place, busy_page=page, device=gpu.device, gpu_share=gpu.share, numa_node=node)
         made.append(dataclasses.replace(process(service, name, here, run), settings=gpu.settings))
     return made
 
@@ -76,15 +87,20 @@ def process(service: Service, name: str, place: Locations, run: Path) -> Process
 class Processes:
     """The processes of an instance. `model`: directory or hub id; `redis`: URL; `secret`: file."""
 
-    def __init__(self, config: UpConfig, run: Path, model: str, redis: str, secret: Path) -> None:
+    def __init__(
+        self, config: UpConfig, run: Path, model: str, redis: str, secret: Path, numa_nodes: Sequence[int] = ()
+    ) -> None:
         self._config = config
+        self._numa_nodes = numa_nodes
         self._run = run
         self._url = http_url(config.host, config.port, bool(config.tls_cert))
         self._deployment = described(config)
         self._place = Locations(redis=redis, model=model, secret_file=str(secret))
 
     def workers(self) -> list[Process]:
-        return worker_processes(self._deployment, self._config.device, self._place, self._run)
+        return worker_processes(
+            self._deployment, self._config.device, self._place, self._run, numa_nodes=self._numa_nodes
+        )
 
     def gateways(self) -> list[Process]:
         """Makes the gateways, which are ready when they accept requests and have found workers."""

@@ -1,5 +1,6 @@
-"""Memory is interleaved in the kernel's eyes: processes of their own ask /proc/self/numa_maps."""
+"""Workers are placed in the kernel's eyes: processes of their own ask /proc/self/numa_maps, and for their cores."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,48 @@ def test_what_the_kernel_refuses_is_a_warning() -> None:
     assert log.startswith(f"WARNING memory is not interleaved over the NUMA nodes {ABSENT_NODE}, though")
 
 
-def test_without_several_nodes_nothing_is_set() -> None:
-    out, log = run("interleave_over([]); print(policies())")
-    assert "'default'" in out and log == ""
+def test_a_worker_that_may_use_one_node_stays_as_it_is() -> None:
+    """A process with one core has one node, on any host."""
+    core = min(os.sched_getaffinity(0))
+    out, log = run(f"""
+import os
+from worker.memory_placement import place_worker
+os.sched_setaffinity(0, {{{core}}})
+place_worker(None)
+print(policies(), os.sched_getaffinity(0))""")
+    assert f"'default'] {{{core}}}" in out and log == ""
+
+
+FIRST_CORE, LAST_CORE = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+KEEPS = f"""
+import os
+from infra.process.memory_nodes import MemoryNode
+from worker.memory_placement import keep_to
+nodes = [MemoryNode(0, frozenset([{FIRST_CORE}]), True), MemoryNode(4, frozenset([{LAST_CORE}]), True)]
+"""
+
+
+def test_a_worker_keeps_to_its_nodes_cores_with_all_its_threads() -> None:
+    out, log = run(
+        KEEPS
+        + """
+keep_to(4, nodes)
+thread = threading.Thread(target=lambda: print(os.sched_getaffinity(0)))
+thread.start()
+thread.join()"""
+    )
+    assert out.strip() == f"{{{LAST_CORE}}}"
+    assert log == "INFO this worker keeps to NUMA node 4: 1 cores\n"
+
+
+def test_another_node_is_refused_with_the_nodes_there_are() -> None:
+    out, _ = run(
+        KEEPS
+        + """
+from contracts.errors import ConfigError
+try:
+    keep_to(1, nodes)
+except ConfigError as error:
+    print(error)"""
+    )
+    assert "--numa-node" in out and "process may use: 0, 4" in out

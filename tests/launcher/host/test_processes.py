@@ -102,6 +102,18 @@ def test_workers_are_told_everything(made: Processes, tmp_path: Path) -> None:
     assert len({worker.status_file for worker in workers}) == 3
 
 
+def test_workers_are_dealt_among_numa_nodes_with_a_page_of_busy_workers_each(tmp_path: Path) -> None:
+    config = UpConfig(prefill=2, decode=2, device="cpu")
+    workers = Processes(config, tmp_path, "/m", "unix:///r", tmp_path / "secret", (0, 3)).workers()
+    told = {worker.name: parse(WorkerConfig, options(worker), "worker") for worker in workers}
+    assert [(name, config.numa_node, Path(config.busy_page).name) for name, config in told.items()] == [
+        ("prefill-0", 0, "busy-0"),
+        ("prefill-1", 3, "busy-3"),
+        ("decode-0", 0, "busy-0"),
+        ("decode-1", 3, "busy-3"),
+    ]
+
+
 def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
     transfer = TransferOptions(kv_directory="sockets")
     config = UpConfig(
@@ -297,7 +309,7 @@ def test_a_number_that_is_left_open_fills_the_gpus(
     gpus: int, asked: tuple[str, ...], roles: list[str], tmp_path: Path, has_gpus: HasGPUs
 ) -> None:
     has_gpus(gpus)
-    config, _, _ = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up"))
+    config = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up")).config
     workers = Processes(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
     assert [worker.name for worker in workers] == roles
     assert described(config).stop_order()[1] == roles
@@ -308,7 +320,8 @@ def test_a_number_that_is_left_open_fills_the_gpus(
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])
 def test_each_gpu_has_one_worker(gpus: int, tmp_path: Path, has_gpus: HasGPUs) -> None:
     has_gpus(gpus)
-    config, _, note = check(parse(UpConfig, ["--port", "0", "--dashboard-port", "0"], "baton up"))
+    checked = check(parse(UpConfig, ["--port", "0", "--dashboard-port", "0"], "baton up"))
+    config, (note,) = checked.config, checked.notes or [""]
     workers = Processes(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
     assert [worker.settings["CUDA_VISIBLE_DEVICES"] for worker in workers] == [str(gpu) for gpu in range(gpus)]
     told = [parse(WorkerConfig, options(worker), "worker").engine for worker in workers]
