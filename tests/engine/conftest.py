@@ -6,6 +6,10 @@ import pytest
 import torch
 
 from engine.start import profiling
+from tests.engine.backends.native.levels import CHOSEN_LEVEL, choose
+
+if CHOSEN_LEVEL:
+    choose(CHOSEN_LEVEL)
 
 # Nobody asks how fast a test's model is, and some are loaded a hundred times.
 profiling.MEASURING_S = 0.02

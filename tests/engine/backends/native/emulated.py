@@ -4,11 +4,13 @@ QEMU runs `emulated.c`, which loads the library. It has this process's memory at
 from here when an operator touches it. So a call passes pointers as it would to a library of this process.
 """
 
+import atexit
 import ctypes
 import os
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ def emulated(target: tuple[str, ...]) -> "EmulatedLibrary":
             break
         found.close()
     runner.unlink()
+    atexit.register(found.close)
     declare(found)
     return found
 
@@ -62,6 +65,7 @@ class EmulatedLibrary(ctypes.CDLL):
     """Has a library's functions as attributes, and calls them in the emulated process."""
 
     def __init__(self, runner: Path, library: Path) -> None:
+        self._calling = threading.Lock()  # an engine's threads call one after the other
         self._line, far = socket.socketpair()
         # Without a limit of the stack, Linux maps libraries at low addresses: where this process has its own is free.
         command = ["sh", "-c", 'ulimit -s unlimited && exec "$@"', "sh", *EMULATOR, str(runner), str(library)]
@@ -86,7 +90,12 @@ class EmulatedLibrary(ctypes.CDLL):
 
     def _call(self, name: str, words: Sequence[int], number: float) -> int:
         threads, unused = torch.get_num_threads(), [0] * (MAX_WORDS - len(words))
-        self._line.sendall(CALL_STRUCT.pack(name.encode(), threads, *words, *unused, number))
+        with self._calling:
+            self._line.sendall(CALL_STRUCT.pack(name.encode(), threads, *words, *unused, number))
+            return self._answer(name)
+
+    def _answer(self, name: str) -> int:
+        """Passes memory on until the function returns."""
         line = self._line.fileno()
         while report := self._line.recv(REPORT_STRUCT.size, socket.MSG_WAITALL):
             kind, address, value = REPORT_STRUCT.unpack(report)

@@ -1,10 +1,9 @@
 """Operators for ARM processors, which QEMU emulates: a few shapes of products, attention, norms, rotations, gates.
 
-With `BATON_TEST_LEVEL=neon_bf16`, or another of `conftest.ARM_LEVELS`, this folder's tests all run so.
+With `BATON_TEST_LEVEL=neon_bf16`, or another of `levels.ARM_LEVELS`, this folder's tests all run so.
 """
 
 import ctypes
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ import torch
 from contracts.errors import NativeError
 from engine.backends.native.build import NATIVE_TARGET, native_target
 from engine.backends.native.linear import NativeLinear, prove
-from tests.engine.backends.native.conftest import ARM_LEVELS
 from tests.engine.backends.native.emulated import emulated
+from tests.engine.backends.native.levels import ARM_LEVELS, library_of
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
 from tests.engine.backends.native.test_attention import ODD, attended
@@ -27,7 +26,7 @@ NEWEST = "neon_bf16"
 
 
 @pytest.fixture(scope="module")
-def arm(library_of: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
+def arm() -> ctypes.CDLL:
     return library_of(NEWEST)
 
 
