@@ -1,7 +1,7 @@
 /* Calls functions of the native operators for another process, which this one is not the processor of: see emulated.py.
 
-   That process's memory is fetched page by page, to the same addresses, where a function reads it: arguments are passed
-   as they are, whatever they point to. When the function returns, what it changed is sent back and all pages go. */
+   That process's memory is fetched, some pages at a time, to the same addresses, where a function reads it: arguments are
+   passed as they are, whatever they point to. When the function returns, what it changed is sent back and all pages go. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define PAGE 4096
-#define MAX_PAGES (1 << 16)
+#define MAX_RUNS (1 << 14)
+#define RUN_BYTES (16 * PAGE)
 
 enum { FETCH, STORE, DONE };
 struct report {
@@ -29,7 +30,11 @@ struct call {
 typedef int64_t function(
     int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, double);
 
-static char *pages[MAX_PAGES], *fetched[MAX_PAGES]; /* a page, and what it was; hashed by its number */
+static struct run {
+    char *at, *before; /* pages that were fetched together, and what they were */
+    int64_t bytes;
+} runs[MAX_RUNS];
+static int run_count;
 static pthread_mutex_t faulting = PTHREAD_MUTEX_INITIALIZER;
 static int line;
 
@@ -66,28 +71,29 @@ static void fetch(int signal, siginfo_t *fault, void *context)
     char *page = (char *)((uintptr_t)fault->si_addr & -PAGE);
     (void)signal, (void)context;
     pthread_mutex_lock(&faulting);
-    size_t at = (uintptr_t)page / PAGE % MAX_PAGES;
-    while (pages[at] && pages[at] != page)
-        at = (at + 1) % MAX_PAGES;
-    if (!pages[at]) { /* otherwise another thread was first */
-        char *both = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        give(FETCH, page, PAGE);
-        take(both, PAGE);
-        memcpy(both + PAGE, both, PAGE);
-        pages[at] = page;
-        fetched[at] = both + PAGE;
-        if (mremap(both, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, page) != page)
+    int64_t bytes = RUN_BYTES; /* up to what is here already, which may have changed */
+    for (const struct run *run = runs; run < runs + run_count; run++)
+        if (page < run->at + run->bytes && run->at - page < bytes)
+            bytes = run->at - page;
+    if (bytes > 0) { /* otherwise another thread was first */
+        char *both = mmap(0, 2 * RUN_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        give(FETCH, page, bytes);
+        take(&bytes, sizeof bytes);
+        take(both, bytes);
+        memcpy(both + bytes, both, bytes);
+        if (run_count == MAX_RUNS || mremap(both, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, page) != page)
             _exit(2);
+        runs[run_count++] = (struct run){page, both + bytes, bytes};
     }
     pthread_mutex_unlock(&faulting);
 }
 
-/* Sends the words of a page that have changed. */
-static void store(const char *page, const char *before)
+/* Sends the words of a run that have changed. */
+static void store(const struct run *run)
 {
-    const int64_t *now = (const int64_t *)page, *old = (const int64_t *)before;
-    for (long first = 0, end; first < PAGE / 8; first = end) {
-        for (end = first; end < PAGE / 8 && now[end] != old[end]; end++)
+    const int64_t *now = (const int64_t *)run->at, *old = (const int64_t *)run->before;
+    for (long first = 0, end; first < run->bytes / 8; first = end) {
+        for (end = first; end < run->bytes / 8 && now[end] != old[end]; end++)
             ;
         if (end > first) {
             give(STORE, now + first, (end - first) * 8);
@@ -113,13 +119,12 @@ int main(int count, char **arguments)
         const int64_t *w = call.words;
         omp_set_num_threads(call.threads);
         const int64_t result = called(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], call.number);
-        for (size_t at = 0; at < MAX_PAGES; at++)
-            if (pages[at]) {
-                store(pages[at], fetched[at]);
-                munmap(pages[at], PAGE);
-                munmap(fetched[at], PAGE);
-                pages[at] = 0;
-            }
+        for (; run_count; run_count--) {
+            const struct run *run = &runs[run_count - 1];
+            store(run);
+            munmap(run->at, run->bytes);
+            munmap(run->before, 2 * RUN_BYTES - run->bytes);
+        }
         give(DONE, 0, result);
     }
 }

@@ -1,11 +1,12 @@
 """The native operators of an ARM processor that QEMU emulates: every test of a library can run with them.
 
-QEMU runs `emulated.c`, which loads the library. It has this process's memory at the same addresses: a page is fetched
-from here when an operator touches it. So a call passes pointers as it would to a library of this process.
+QEMU runs `emulated.c`, which loads the library. It has this process's memory at the same addresses: pages are
+fetched from here when an operator touches the first. So a call passes pointers as to a library of this process.
 """
 
 import atexit
 import ctypes
+import mmap
 import os
 import socket
 import struct
@@ -31,6 +32,10 @@ REPORT_STRUCT = struct.Struct("=qqq")
 """Mirrors `struct report` in emulated.c."""
 CALL_STRUCT = struct.Struct("=32sq10qd")
 """Mirrors `struct call` in emulated.c."""
+PIECE_STRUCT = struct.Struct("=qq")
+"""Mirrors `struct iovec` of process_vm_readv."""
+RUN_BYTES = 16 * mmap.PAGESIZE
+"""Mirrors emulated.c: maximum memory that is fetched at a time."""
 MAX_WORDS = 10
 """Maximum number of a function's arguments, a `double` apart."""
 GAP_BYTES = 1 << 32
@@ -38,8 +43,9 @@ GAP_BYTES = 1 << 32
 STARTS_TRIED = 20
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-for transfer in (LIBC.read, LIBC.write):
-    transfer.argtypes, transfer.restype = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_ssize_t
+LIBC.read.argtypes, LIBC.read.restype = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_ssize_t
+LIBC.process_vm_readv.argtypes = (ctypes.c_int, *(ctypes.c_char_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
+LIBC.process_vm_readv.restype = ctypes.c_ssize_t
 
 
 def emulated(target: tuple[str, ...]) -> "EmulatedLibrary":
@@ -65,6 +71,8 @@ class EmulatedLibrary(ctypes.CDLL):
     """Has a library's functions as attributes, and calls them in the emulated process."""
 
     def __init__(self, runner: Path, library: Path) -> None:
+        self._pages = mmap.mmap(-1, RUN_BYTES)
+        self._to = PIECE_STRUCT.pack(ctypes.addressof(ctypes.c_char.from_buffer(self._pages)), RUN_BYTES)
         self._calling = threading.Lock()  # an engine's threads call one after the other
         self._line, far = socket.socketpair()
         # Without a limit of the stack, Linux maps libraries at low addresses: where this process has its own is free.
@@ -106,9 +114,13 @@ class EmulatedLibrary(ctypes.CDLL):
                     done = LIBC.read(line, address, value)
                     assert done > 0
                     address, value = address + done, value - done
-            elif LIBC.write(line, address, value) != value:
+                continue
+            # It stops where memory without permissions begins.
+            bytes_read = LIBC.process_vm_readv(os.getpid(), self._to, 1, PIECE_STRUCT.pack(address, value), 1, 0)
+            if bytes_read <= 0:
                 self.close()
                 raise NativeError(f"{name} touches {address:#x}, which is no memory of this process")
+            self._line.sendall(bytes_read.to_bytes(8, "little") + self._pages[:bytes_read])
         raise NativeError(f"{name} ended the emulated process: {self._process.wait()}")
 
 
