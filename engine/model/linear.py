@@ -20,6 +20,7 @@ from engine.model.weights import Checkpoint
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.parallel.shard import length
 from engine.parallel.shard import times as stretched
+from engine.parallel.sums import WHOLE, SumOrder, split_sum
 
 EVERY = slice(None)
 SCALED_BY_OUTPUT: frozenset[Quantization] = frozenset({"int8", "fp8"})
@@ -84,11 +85,18 @@ class Linears(Protocol[AnyLinear]):
         """Returns the supported quantization formats; weights in other formats are dequantized."""
         ...
 
-    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> AnyLinear:
+    def fused(
+        self,
+        weights: Sequence[Weight],
+        bias: Tensor | None,
+        adapting: Adapting | None = None,
+        order: SumOrder = WHOLE,
+    ) -> AnyLinear:
         """Makes one layer of several, whose outputs lie side by side.
 
         `weights` are as the checkpoint has them, in any float format or quantized, of one form or of several; `bias`
         `[out of all]` is in the model's. With `adapting`, it is `Adaptable`, and each step's adapters are set there.
+        Sums in an `order` are the native operators'; others sum in their own, and round a rank's part.
         """
         ...
 
@@ -147,12 +155,14 @@ class LinearFactory(Generic[AnyLinear]):
         adaptable: bool = False,
         is_head: bool = False,
         held: Sequence[slice] | None = None,
+        summed: int = 0,
     ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one layer with concatenated outputs.
 
         A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
         `order`, int64 `[outputs of all]`, is the index in the checkpoint of each of the layer's outputs. `held` are the
-        outputs of each size that this rank holds; None: all. Raises `ModelError` if a tensor is missing or has another
+        outputs of each size that this rank holds; None: all. Sums over inputs are split between units of `summed`
+        inputs; 0: nowhere. Raises `ModelError` if a tensor is missing or has another
         shape.
         """
         sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
@@ -164,9 +174,10 @@ class LinearFactory(Generic[AnyLinear]):
         given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
         quantization = of_head(self._quantization) if is_head else self._quantization
         weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
+        sums = self._split(weights[0], inputs, summed) if summed else WHOLE
         if self.adapting is None or not adaptable:
-            return self._linears.fused(weights, offset)
-        linear = self._linears.fused(weights, offset, self.adapting)
+            return self._linears.fused(weights, offset, order=sums)
+        linear = self._linears.fused(weights, offset, self.adapting, sums)
         changed: Any = linear  # `Adaptable`, as `fused` promises
         self.places.append(
             (AdapterTarget(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed)
@@ -191,7 +202,9 @@ class LinearFactory(Generic[AnyLinear]):
         """
         group = self.group
         if not group.is_cut:
-            return self.linear([name], [outputs], inputs, bias, scale=scale, adaptable=adaptable)
+            return self.linear(
+                [name], [outputs], inputs, bias, scale=scale, adaptable=adaptable, summed=inputs // units
+            )
         (given,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY])
         offset = None
         if bias:
@@ -202,8 +215,17 @@ class LinearFactory(Generic[AnyLinear]):
             weight = self._quantized(given[:, held], self._quantization)
         else:  # an output's scale is that of all its inputs
             weight = columns(self._quantized(given, self._quantization), held, name)
-        summed: Any = SummedLinear(self._linears.fused([weight], None), offset, group.collective)
+        summed: Any = SummedLinear(
+            self._linears.fused([weight], None, order=self._split(weight, inputs, inputs // units)),
+            offset,
+            group.collective,
+        )
         return cast(AnyLinear, summed)
+
+    def _split(self, weight: Weight, inputs: int, unit: int) -> SumOrder:
+        """Returns the order of the sum over this rank's `weight` of a layer with `inputs`."""
+        groups = (weight.group,) if isinstance(weight, Quantized) and weight.group < inputs else ()
+        return split_sum(inputs, unit, *groups, ranks=self.group.shard.ranks)
 
     def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:
         if isinstance(weight, Tensor) and quantization != "none":

@@ -23,8 +23,8 @@ class SummedLinear:
         self._collective = collective
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self._collective.sum(self._own(x))
-        return y if self._bias is None else y + self._bias
+        y = self._collective.sum(self._own(x))  # in fp32, if the backend does not round a rank's part
+        return (y if self._bias is None else y + self._bias).to(x.dtype)
 
     def held(self) -> list[Tensor]:
         return self._own.held() if self._bias is None else [*self._own.held(), self._bias]

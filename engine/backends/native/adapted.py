@@ -19,6 +19,7 @@ from engine.backends.native.linear import NativeLinear
 from engine.backends.native.parts import CPU_DEVICE
 from engine.model.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
 from engine.model.quantized import Weight
+from engine.parallel.sums import WHOLE, SumOrder
 
 COLUMN_MULTIPLE = 16
 """Columns of a packed matrix are padded to a multiple of this, a whole number of vectors."""
@@ -34,8 +35,9 @@ class NativeAdapted(NativeLinear):
         bias: Tensor | None,
         dtype: torch.dtype,
         adapting: Adapting,
+        order: SumOrder = WHOLE,
     ) -> None:
-        super().__init__(native, weights, bias, dtype)
+        super().__init__(native, weights, bias, dtype, order)
         self.adapting = adapting
         self._table = (POINTER(LoraArguments) * (adapting.slots + 1))()
         self._alive: dict[int, list[object]] = {}  # by slot, what the table points to

@@ -76,7 +76,9 @@ class LinearArguments(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "weights", "outputs", "inputs", "group", "offsets", "zero")),
-        *((name, c_void_p) for name in ("table", "order", "packed", "bias", "scales")),
+        *((name, c_void_p) for name in ("table", "order")),
+        *((name, c_int64) for name in ("splits", "partial")),
+        *((name, c_void_p) for name in ("packed", "bias", "scales")),
         ("part_count", c_int64),
         *((name, c_void_p) for name in ("parts", "then", "changes")),
     )

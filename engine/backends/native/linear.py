@@ -10,6 +10,7 @@ from contracts.errors import NativeError
 from engine.backends.native.library import DTYPE_CODES, LinearArguments
 from engine.backends.native.parts import joined, packed
 from engine.model.quantized import Form, Quantized, Weight, dequantized
+from engine.parallel.sums import WHOLE, SumOrder
 
 
 class NativeLinear:
@@ -24,6 +25,7 @@ class NativeLinear:
         weights: Weight | Sequence[Weight],
         bias: Tensor | None,
         dtype: torch.dtype | None = None,
+        order: SumOrder = WHOLE,
     ) -> None:
         """Packs one weight `[out, in]`, or several whose outputs lie side by side, for an `x` in `dtype`.
 
@@ -37,7 +39,8 @@ class NativeLinear:
         self._dtype = dtype
         self._outputs, self._inputs = sum(map(len, together)), together[0].shape[1]
         biases = [None] * len(together) if bias is None else bias.split([len(weight) for weight in together])
-        self._parts = [packed(native, *part, dtype) for part in zip(together, biases, strict=True)]
+        self._out_dtype = torch.float32 if order.partial else dtype
+        self._parts = [packed(native, *part, dtype, order) for part in zip(together, biases, strict=True)]
         if len(self._parts) == 1:
             self.arguments = self._parts[0].arguments
         else:
@@ -49,7 +52,7 @@ class NativeLinear:
     def __call__(self, x: Tensor) -> Tensor:
         rows, inputs = x.shape
         assert inputs == self._inputs and x.dtype == self._dtype and x.stride(1) == 1
-        y = x.new_empty((rows, self._outputs))
+        y = x.new_empty((rows, self._outputs), dtype=self._out_dtype)
         self._multiply(self.arguments, x.data_ptr(), x.stride(0), rows, y.data_ptr())
         return y
 

@@ -18,6 +18,7 @@ from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.quantized import Form, Weight
+from engine.parallel.sums import WHOLE, SumOrder
 
 LOG = logging.getLogger(__name__)
 
@@ -30,12 +31,18 @@ class NativeLinears:
         self._dtype = dtype
         self._said: set[str] = set()
 
-    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
+    def fused(
+        self,
+        weights: Sequence[Weight],
+        bias: Tensor | None,
+        adapting: Adapting | None = None,
+        order: SumOrder = WHOLE,
+    ) -> NativeLinear:
         for weight in weights:
             self._say(weight)
         if adapting is None:
-            return NativeLinear(self._native, weights, bias, self._dtype)
-        return NativeAdapted(self._native, weights, bias, self._dtype, adapting)
+            return NativeLinear(self._native, weights, bias, self._dtype, order)
+        return NativeAdapted(self._native, weights, bias, self._dtype, adapting, order)
 
     def _say(self, weight: Weight) -> None:
         what = without_operator(weight)

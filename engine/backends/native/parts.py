@@ -11,6 +11,7 @@ from engine.backends.native.huge_pages import HugePages
 from engine.backends.native.library import DTYPE_CODES, QUANTIZED_CODES, LinearArguments
 from engine.model.linear import stacked
 from engine.model.quantized import Quantized, Weight, dequantized
+from engine.parallel.sums import SumOrder
 
 CPU_DEVICE = torch.device("cpu")
 GROUP_MULTIPLE = 16
@@ -92,10 +93,12 @@ def _together(run: list[Weight], dtype: torch.dtype) -> Weight:
     )
 
 
-def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torch.dtype) -> PackedPart:
+def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torch.dtype, order: SumOrder) -> PackedPart:
     """Packs a weight from `joined` for an `x` in `dtype`; `bias` `[out]` has that dtype too."""
     outputs, inputs = weight.shape
-    arguments = LinearArguments(DTYPE_CODES[dtype], outputs=outputs, inputs=inputs)
+    arguments = LinearArguments(
+        DTYPE_CODES[dtype], outputs=outputs, inputs=inputs, splits=order.splits, partial=order.partial
+    )
     if isinstance(weight, Quantized):
         part = _pack_quantized(native, weight, arguments, dtype)
     else:

@@ -20,6 +20,7 @@ from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Experts, Linear, stacked
 from engine.model.quantized import Form, Weight
+from engine.parallel.sums import WHOLE, SumOrder
 
 PACKED_FOR_ROWS = 8
 """The batch that oneDNN chooses its layout for; this one serves 1 to 512 rows about as well as one of their own."""
@@ -98,7 +99,13 @@ class ReferenceLinears:
         packs = device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
         self._make = OneDnnLinear if packs else PlainLinear
 
-    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
+    def fused(
+        self,
+        weights: Sequence[Weight],
+        bias: Tensor | None,
+        adapting: Adapting | None = None,
+        order: SumOrder = WHOLE,
+    ) -> Linear:
         linear = self._make(stacked(weights, self._device, self._dtype), bias)
         return linear if adapting is None else AdaptedLinear(linear, adapting)
 

@@ -19,6 +19,7 @@ from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Linear
 from engine.model.quantized import Form, Weight
+from engine.parallel.sums import WHOLE, SumOrder
 
 
 class TritonLinears(ReferenceLinears):
@@ -32,7 +33,13 @@ class TritonLinears(ReferenceLinears):
         self._mixtures: dict[tuple[object, ...], TritonExperts] = {}  # one of each kind
         self._packed: dict[tuple[object, ...], QuantizedLinear | SideBySide] = {}  # the same
 
-    def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
+    def fused(
+        self,
+        weights: Sequence[Weight],
+        bias: Tensor | None,
+        adapting: Adapting | None = None,
+        order: SumOrder = WHOLE,
+    ) -> Linear:
         """Makes a linear layer.
 
         Quantized weights stay quantized, with one launch for each kind among the layer's parts.

@@ -143,7 +143,7 @@ INLINE void add_scaled(const float *part, const float *scales, long rows, int fr
     }
 }
 
-/* A block of a panel's depth with the scales of its group. */
+/* A block of a panel's depth, within a split, with the scales of its group. */
 struct fp8_block {
     const char *codes;
     long depth;
@@ -153,9 +153,10 @@ struct fp8_block {
 INLINE struct fp8_block fp8_block_at(const struct linear *layer, const char *panel, long begin)
 {
     const long group = group_of(layer), inside = least(group, whole_units(layer) - begin / group * group);
+    const long split = whole_units(layer) / layer->splits, left = split - begin % split;
     const char *own = panel + begin / group * group_bytes(layer);
     return (struct fp8_block){
-        own + codes_bytes(layer, begin % group), least(FP8_DEPTH_BLOCK, inside - begin % group),
+        own + codes_bytes(layer, begin % group), least(least(FP8_DEPTH_BLOCK, inside - begin % group), left),
         (const float *)(own + codes_bytes(layer, inside))};
 }
 
@@ -212,61 +213,64 @@ static __attribute__((noinline)) int add_few_fp8(
     return add_fp8_rows(FEW_FP8_ROWS, x, codes, depth, fresh, even, odd);
 }
 
-/* sums [rows, PANEL] = strips of x times a panel, without the outputs' scales. */
+/* sums [splits][rows, PANEL] = strips of x times a panel, without the outputs' scales. */
 static void multiply_fp8(
-    const struct linear *layer, const float *x, long rows, const char *panel, float *sums, float *odd)
+    const struct linear *layer, const float *x, long rows, const char *panel, float *all_sums, float *odd)
 {
     struct fp8_block block;
     uint16_t words[FP8_DEPTH_BLOCK * PANEL] __attribute__((aligned(64)));
     float part[2][TILE_ROWS * PANEL] __attribute__((aligned(64)));
-    const long inputs = rounded_up(layer->inputs, 2), strips = strips_of(rows);
+    const long inputs = rounded_up(layer->inputs, 2), strips = strips_of(rows), split = inputs / layer->splits;
     const struct asked nothing = {panel, 0};
-    if (layer->group) {
-        memset(sums, 0, rows * PANEL * sizeof *sums);
-        memset(odd, 0, rows * PANEL * sizeof *odd);
-    }
     for (long begin = 0; begin < inputs; begin += block.depth) {
         block = fp8_block_at(layer, panel, begin);
         const long depth = least(block.depth, inputs - begin);
         const float *few = x + begin * rows;
-        const int grouped = layer->group != 0;
+        const int grouped = layer->group != 0, fresh = begin % split == 0;
+        float *sums = all_sums + begin / split * rows * PANEL;
+        long left = strips;
         if (rows <= FEW_FP8_ROWS && depth % 4 == 0 &&
             add_few_fp8(
-                rows, few, block.codes, depth, grouped || !begin, grouped ? part[0] : sums, grouped ? part[1] : odd)) {
+                rows, few, block.codes, depth, grouped || fresh, grouped ? part[0] : sums, grouped ? part[1] : odd)) {
             if (grouped) {
                 join_halves(rows, part[0], part[1]);
-                add_scaled(part[0], block.scales, rows, 0, sums);
+                add_scaled(part[0], block.scales, rows, fresh, sums);
             }
-            continue;
+            left = 0;
         }
-        widen_fp8(block.codes, block.depth, words);
-        for (long strip = 0; strip < strips; strip++) {
+        if (left)
+            widen_fp8(block.codes, block.depth, words);
+        for (long strip = 0; strip < left; strip++) {
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
             const float *own = x + row * inputs + begin * count;
             if (layer->group) {
                 add_wide(count, own, (const char *)words, depth, 1, nothing, part[0], part[1]);
                 join_halves(count, part[0], part[1]);
-                add_scaled(part[0], block.scales, count, 0, sums + row * PANEL);
+                add_scaled(part[0], block.scales, count, fresh, sums + row * PANEL);
             } else {
                 add_wide(
-                    count, own, (const char *)words, depth, !begin, nothing, sums + row * PANEL, odd + row * PANEL);
+                    count, own, (const char *)words, depth, fresh, nothing, sums + row * PANEL, odd + row * PANEL);
             }
         }
+        if (!layer->group && (begin + depth) % split == 0)
+            join_halves(rows, sums, odd);
     }
-    join_halves(rows, sums, odd);
 }
 #else
-/* sums [rows, PANEL] = rows of x, `x_stride` elements apart, times a panel, without the outputs' scales. */
+/* sums [splits][rows, PANEL] = rows of x, `x_stride` elements apart, times a panel, without the outputs' scales. */
 static void multiply_fp8(
     const struct linear *layer, const uint16_t *x, long x_stride, long rows, const char *panel, struct beside *beside,
-    float *sums)
+    float *all_sums)
 {
     struct fp8_block block;
     uint16_t words[FP8_DEPTH_BLOCK * PANEL] __attribute__((aligned(64)));
     uint16_t last[STRIP * FP8_DEPTH_BLOCK] __attribute__((aligned(64)));
     float part[STRIP * PANEL] __attribute__((aligned(64)));
+    const long split = whole_units(layer) / layer->splits;
     for (long begin = 0; begin < layer->inputs; begin += block.depth) {
         block = fp8_block_at(layer, panel, begin);
+        const int fresh = begin % split == 0;
+        float *sums = all_sums + begin / split * rows * PANEL;
 #if defined HAS_LOOK_UP
         if (rows <= FEW_LOOKED_UP)
             look_up_fp8(block.codes, block.depth, words);
@@ -286,9 +290,9 @@ static void multiply_fp8(
                 own_x = last;
                 stride = block.depth;
             }
-            add_strip(own_x, stride, count, words, block.depth, layer->group || !begin, beside, own_sums);
+            add_strip(own_x, stride, count, words, block.depth, layer->group || fresh, beside, own_sums);
             if (layer->group)
-                add_scaled(part, block.scales, count, begin == 0, sums + row * PANEL);
+                add_scaled(part, block.scales, count, fresh, sums + row * PANEL);
         }
     }
 }

@@ -5,6 +5,8 @@
 
 #include "vector.h"
 
+#define MOST_SPLITS 8
+
 enum { INT8 = 2, INT4, FP8 }; /* of weights only, beside `enum format` */
 
 /* A quantized weight is scale x (v - zero) + offset; v is int8, a 4-bit code or its table entry, or e4m3. */
@@ -17,6 +19,8 @@ struct linear {
     int64_t zero;
     const float *table;   /* [16], or null */
     const int64_t *order; /* [inputs], or null: which of x's columns each input is */
+    int64_t splits;  /* equal stretches of the inputs that are summed apart: 1, 2, 4 or 8; more than 1 cut no group */
+    int64_t partial; /* whether y is fp32: the sum of some ranks' inputs, which is added to others */
     const void *packed;
     const void *bias;    /* or null */
     const float *scales; /* [outputs], or null: sums are multiplied by them, before the bias */
@@ -25,6 +29,8 @@ struct linear {
     const struct linear *then; /* or null: what is multiplied next, asked for when this one's weights are read */
     const struct change *const *changes; /* or null: by slot, what an adapter adds, or null; see lora.h */
 };
+
+INLINE long split_depth(const struct linear *layer) { return layer->inputs / layer->splits; }
 
 /* Packs a layer without parts into `packed`, of baton_packed_bytes. `weight` is [outputs, inputs], contiguous, in the
    weights' format, INT4 codes in bytes. `scales` and `offsets` of groups are [outputs, groups], or null. */

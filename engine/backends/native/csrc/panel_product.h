@@ -32,7 +32,7 @@
 
 /* Buffers of a thread. */
 struct scratch {
-    float sums[ROW_BLOCK * PANEL];
+    float sums[MOST_SPLITS * ROW_BLOCK * PANEL]; /* of each split [rows, PANEL] */
     float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK]; /* weights and rows as fp32 */
 #if defined HAS_BF16_PRODUCT
     uint16_t rest[STRIP * DEPTH_UNIT]; /* ends of rows */
@@ -96,8 +96,9 @@ struct part {
 /* Finishes all rows of a part from the thread's sums. */
 INLINE void finish_part(const struct part *part, struct scratch *own)
 {
-    own->finish =
-        (struct finish){part->layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
+    own->finish = (struct finish){
+        part->layer, own->sums, (part->end - part->first) * PANEL, part->output, part->first, part->end, part->y, 1,
+        part->y_stride};
     finish_all(&own->finish);
 }
 
@@ -105,10 +106,12 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
     const long input_bytes = PANEL * weight_bytes(layer->weights), rows = part->end - part->first;
+    const long split = split_depth(layer);
     finish_all(&own->finish); /* of another layer's sums, which these replace */
-    memset(own->sums, 0, rows * PANEL * sizeof *own->sums);
-    for (long begin = 0; begin < layer->inputs; begin += DEPTH_BLOCK) {
-        const long depth = least(layer->inputs - begin, DEPTH_BLOCK);
+    memset(own->sums, 0, layer->splits * rows * PANEL * sizeof *own->sums);
+    for (long begin = 0, depth; begin < layer->inputs; begin += depth) {
+        depth = least(split - begin % split, DEPTH_BLOCK);
+        float *sums = own->sums + begin / split * rows * PANEL;
         const char *block = part->panel + begin * input_bytes;
         const float *weights = layer->weights == FP32 ? (const float *)block : own->wide;
         if (is_quantized(layer))
@@ -125,46 +128,61 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
                 x = own->wide_x;
                 x_stride = DEPTH_BLOCK;
             }
-            add_tile(
-                count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, own->sums + row * PANEL, PANEL);
+            add_tile(count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, sums + row * PANEL, PANEL);
         }
     }
     finish_part(part, own);
 }
 
 #if defined HAS_BF16_PRODUCT
+/* Adds a stretch of the depth, from input `begin` on, of up to STRIP rows to the sums of a split. */
+static void add_stretch(
+    const struct part *part, long row, long count, long begin, long depth, int fresh, struct scratch *own, float *sums)
+{
+    const uint16_t *words = (const uint16_t *)part->panel + begin * PANEL;
+    const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
+    const long rest = depth % DEPTH_UNIT, whole = depth - rest;
+    if (whole)
+        add_strip(x, part->x_stride, count, words, whole, fresh, &own->beside, sums);
+    if (rest) {
+        memset(own->rest, 0, sizeof own->rest);
+        for (long r = 0; r < count; r++)
+            memcpy(own->rest + r * DEPTH_UNIT, x + r * part->x_stride + whole, rest * sizeof *x);
+        add_strip(
+            own->rest, DEPTH_UNIT, count, words + whole * PANEL, DEPTH_UNIT, fresh && !whole, &own->beside, sums);
+    }
+}
+
 static void multiply_in_bf16(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
-    const long inputs = layer->inputs, step = BF16_DEPTH_BLOCK, rows = part->end - part->first;
-    for (long begin = 0; begin < inputs; begin += step) {
-        const long depth = least(inputs - begin, step), rest = depth % DEPTH_UNIT, whole = depth - rest;
-        const uint16_t *words = (const uint16_t *)part->panel + begin * PANEL;
-        const long steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT));
-        own->beside.next = begin + step < inputs ? (const char *)(words + step * PANEL) : own->after;
-        const int follows = own->beside.next == (const char *)(words + depth * PANEL);
+    const long inputs = layer->inputs, rows = part->end - part->first, split = split_depth(layer);
+    const long step = split < BF16_DEPTH_BLOCK ? BF16_DEPTH_BLOCK / split * split : BF16_DEPTH_BLOCK;
+    const long apart = (inputs <= step ? STRIP : rows) * PANEL; /* sums of splits */
+    for (long begin = 0, end; begin < inputs; begin = end) {
+        end = least(begin + step, split < step ? inputs : (begin / split + 1) * split);
+        const long depth = end - begin, steps = steps_of(rows, rounded_up(depth, DEPTH_UNIT));
+        own->beside.next = end < inputs ? part->panel + end * PANEL * 2 : own->after;
+        const int follows = own->beside.next == part->panel + end * PANEL * 2;
         own->beside.bytes = !own->beside.next || (follows && read_unasked(rows))
             ? 0 : rounded_up(depth * PANEL * 2 / steps, 64);
         for (long row = 0, count; row < rows; row += count) {
             count = strip_of(rows - row);
-            const uint16_t *x = (const uint16_t *)part->x + (part->first + row) * part->x_stride + begin;
-            float *sums = own->sums + (inputs <= step ? own->side * STRIP : row) * PANEL;
-            if (whole)
-                add_strip(x, part->x_stride, count, words, whole, begin == 0, &own->beside, sums);
-            if (rest) {
-                memset(own->rest, 0, sizeof own->rest);
-                for (long r = 0; r < count; r++)
-                    memcpy(own->rest + r * DEPTH_UNIT, x + r * part->x_stride + whole, rest * sizeof *x);
-                add_strip(
-                    own->rest, DEPTH_UNIT, count, words + whole * PANEL, DEPTH_UNIT, begin + whole == 0, &own->beside,
-                    sums);
+            float *sums = own->sums + (inputs <= step ? own->side * layer->splits * STRIP : row) * PANEL;
+            for (long at = begin, to; at < end; at = to) {
+                to = least(end, (at / split + 1) * split);
+                add_stretch(part, row, count, at, to - at, at % split == 0, own, sums + at / split * apart);
             }
-            if (begin + step >= inputs) {
+            if (end == inputs) {
                 const long first = part->first + row;
                 finish_all(&own->finish);
                 own->finish = (struct finish){
-                    layer, sums, part->output, first, first + count, part->y, 1, part->y_stride};
+                    layer, sums, apart, part->output, first, first + count, part->y, 1, part->y_stride};
+#if defined HAS_AMX
                 own->side = !own->side;
+#else
+                finish_all(&own->finish); /* as long as the sums are in the first cache */
+#endif
             }
         }
     }
@@ -191,10 +209,13 @@ static void multiply_widening(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
     const long inputs = rounded_up(layer->inputs, 2), rows = part->end - part->first, strips = strips_of(rows);
+    const long split = inputs / layer->splits;
     finish_all(&own->finish); /* of another layer's sums, which these replace */
     take_rows(part, own);
-    for (long begin = 0; begin < inputs; begin += WIDE_DEPTH_BLOCK) {
-        const long depth = least(inputs - begin, WIDE_DEPTH_BLOCK), ahead = begin * PANEL * 2 + WIDE_AHEAD;
+    for (long begin = 0, depth; begin < inputs; begin += depth) {
+        depth = least(split - begin % split, WIDE_DEPTH_BLOCK);
+        const long ahead = begin * PANEL * 2 + WIDE_AHEAD;
+        float *sums = own->sums + begin / split * rows * PANEL;
         const char *block = part->panel + begin * PANEL * 2;
         const char *next = ahead < panel_bytes(layer) || !own->after ? part->panel + ahead
                                                                      : own->after + ahead - panel_bytes(layer);
@@ -202,11 +223,17 @@ static void multiply_widening(const struct part *part, struct scratch *own)
             const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
             const struct asked asked = {next + strip * depth * PANEL * 2 / strips, PANEL * 4 / strips};
             add_wide(
-                count, own->strips + row * inputs + begin * count, block, depth, begin == 0, asked,
-                own->sums + row * PANEL, own->odd + row * PANEL);
+                count, own->strips + row * inputs + begin * count, block, depth, begin % split == 0, asked,
+                sums + row * PANEL, own->odd + row * PANEL);
         }
+        if (layer->splits > 1 && (begin + depth) % split == 0)
+            join_halves(rows, sums, own->odd);
     }
-    if (!layer->scales && !layer->bias && part->output + PANEL <= layer->outputs) {
+    if (layer->splits > 1) {
+        finish_part(part, own);
+        return;
+    }
+    if (!layer->partial && !layer->scales && !layer->bias && part->output + PANEL <= layer->outputs) {
         uint16_t *y = (uint16_t *)part->y + part->first * part->y_stride + part->output;
         finish_halves(rows, own->sums, own->odd, y, part->y_stride);
         return;

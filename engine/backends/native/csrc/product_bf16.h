@@ -31,9 +31,10 @@ struct beside {
 
 INLINE void ask(struct beside *beside)
 {
-    for (long line = 0; line < beside->bytes; line += 64)
-        __builtin_prefetch(beside->next + line, 0, 2); /* into the second cache: the first is full of what is in use */
-    beside->next += beside->bytes;
+    const char *line = beside->next, *end = line + beside->bytes;
+    for (; line < end; line += 64)
+        __builtin_prefetch(line, 0, 2); /* into the second cache: the first is full of what is in use */
+    beside->next = line;
 }
 
 INLINE void add_dot_products(
@@ -41,10 +42,11 @@ INLINE void add_dot_products(
     struct beside *beside, float *sums)
 {
     vec sum[TILE_ROWS][TILE_VECTORS];
+    struct beside own = *beside; /* in registers */
     load_sums(rows, fresh, sums, PANEL, sum);
     for (long k = 0; k < depth; k += 2) {
         uvec columns[TILE_VECTORS];
-        ask(beside);
+        ask(&own);
 #pragma GCC unroll 4
         for (int v = 0; v < TILE_VECTORS; v++)
             memcpy(&columns[v], panel + k * PANEL + v * 2 * LANES, sizeof *columns);
@@ -58,6 +60,7 @@ INLINE void add_dot_products(
         }
     }
     store_sums(rows, sum, sums, PANEL);
+    beside->next = own.next;
 }
 
 #if defined HAS_AMX
@@ -182,12 +185,13 @@ static void add_strip(
         return;
     }
 #endif
-    for (long row = 0; row < rows; row += TILE_ROWS) {
+    long row = 0;
+    do { /* once, where a strip is a tile: a loop would take registers that the innermost needs */
 #define TILE(ROWS) \
     add_dot_products(ROWS, x + row * x_stride, x_stride, panel, depth, fresh, beside, sums + row * PANEL)
         FOR_ROWS(rows - row, TILE)
 #undef TILE
-    }
+    } while (STRIP > TILE_ROWS && (row += TILE_ROWS) < rows);
 }
 
 #endif

@@ -73,16 +73,16 @@ INLINE void enter_group(const struct linear *layer, const char *codes, struct pl
     place->scales = codes + codes_bytes(layer, place->inside);
 }
 
-/* Describes up to UNITS_TOGETHER units from a place on, and moves it behind them. Without `room` they are read as they
-   lie; else what has to be is unpacked. Returns how many there are. */
+/* Describes up to UNITS_TOGETHER units from a place on, before input `end`, and moves it behind them. Without `room` they
+   are read as they lie; else what has to be is unpacked. Returns how many there are. */
 static long take_units(
-    const struct quantized_part *part, const struct unit_kind *kind, struct place *place, struct unit_room *room,
-    struct unit *units)
+    const struct quantized_part *part, const struct unit_kind *kind, struct place *place, long end,
+    struct unit_room *room, struct unit *units)
 {
     const struct linear *layer = part->layer;
     const long unit_bytes = codes_bytes(layer, kind->depth), bytes = scales_bytes(layer);
     long count = 0;
-    for (; place->input < place->depth && count < UNITS_TOGETHER; count++) {
+    for (; place->input < end && count < UNITS_TOGETHER; count++) {
         struct unit *to = units + count;
         *to = (struct unit){(const uint8_t *)place->codes, place->scales, place->scales + PANEL * 2};
         if (room) { /* panels that are read as they lie are not asked for: the processor's own prefetcher is faster */
@@ -132,11 +132,11 @@ INLINE struct unit_rows rows_from(struct unit_rows x, long row, long unit, long 
     return x;
 }
 
-/* sums [rows][PANEL] = x panel, without what finishes them. */
-static void multiply_quantized(const struct quantized_part *part, struct unit_room *room, float *sums)
+/* sums [splits][rows][PANEL] = x panel, without what finishes them. */
+static void multiply_quantized(const struct quantized_part *part, struct unit_room *room, float *all_sums)
 {
     const struct linear *layer = part->layer;
-    const long depth = whole_units(layer), rows = part->end - part->first;
+    const long depth = whole_units(layer), rows = part->end - part->first, split = depth / layer->splits;
     uint8_t table[16];
     struct unit_kind kind = kind_of(layer, table), in_place = kind;
     struct place place = {.group = group_of(layer), .depth = depth};
@@ -152,7 +152,7 @@ static void multiply_quantized(const struct quantized_part *part, struct unit_ro
     } else {
         adders = adders_of(&kind);
     }
-    memset(sums, 0, rows * PANEL * sizeof *sums);
+    memset(all_sums, 0, layer->splits * rows * PANEL * sizeof *all_sums);
 #if defined INT8_STRIP
     if (amx_allowed && rows >= INT8_STRIP)
         shape_int8_tiles(kind.depth);
@@ -168,7 +168,8 @@ static void multiply_quantized(const struct quantized_part *part, struct unit_ro
     const long larger_strips = rows - first - size * strips;
     while (place.input < depth) {
         struct unit units[UNITS_TOGETHER];
-        const long count = take_units(part, &kind, &place, room, units);
+        const long begin = place.input, count = take_units(part, &kind, &place, (begin / split + 1) * split, room, units);
+        float *sums = all_sums + begin / split * rows * PANEL;
 #if defined INT8_STRIP
         for (long row = 0; row < first; row += INT8_STRIP)
             for (long i = 0; i < count; i++)
