@@ -8,6 +8,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import SequenceState
 from engine.schedule.speculation import Speculation
-from engine.speculation.proposers.proposer import EngineProposer
+from engine.speculation.proposers.ngram import NGramProposer
+from engine.speculation.proposers.proposer import EngineProposer, Proposer
 from engine.speculation.verify.verification import kv_moves
 from engine.start.load import LoadedEngine
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
@@ -144,8 +146,8 @@ class Node:
         guesses: int = 0,
         told: Sequence[list[int]] = (),
     ) -> None:
-        """`guesses`: for each step of a sequence, by the engine's own proposer, which is `told` texts."""
-        self.pool = engine.pool
+        """`guesses`: for each step of a sequence, by the engine's own proposer, which is `told` texts, or by n-grams."""
+        self.memory = engine.rank_pools or engine.pool
         proposer = Prompting(engine.proposer, told) if engine.proposer is not None and told else engine.proposer
         self._executor = Executor(engine, constraints=grammars, proposer=proposer)
         self._flying = 0
@@ -165,8 +167,12 @@ class Node:
                 max_in_flight=engine.launch_depth,
                 tells_states=stores,
             ),
-            speculation=Speculation(manager, EngineProposer(), guesses, stores=stores) if guesses else None,
+            speculation=Speculation(manager, self._proposer(engine), guesses, stores=stores) if guesses else None,
         )
+
+    @staticmethod
+    def _proposer(engine: LoadedEngine) -> Proposer:
+        return EngineProposer() if engine.proposer is not None else NGramProposer()
 
     def turn(self) -> list[SequenceProgress]:
         """Plans and launches a step, and collects one if no other can be launched, as a worker does."""
@@ -274,8 +280,9 @@ class Crowd:
         going = {at: each for at, each in enumerate(self.answers[number]) if not each.finish}
         for group, (held, table) in enumerate(zip(landing[0].held_blocks, landing[0].blocks, strict=True)):
             sources = parked.blocks[group][held : len(table)]
-            for layer in self._decode.pool.spec.groups[group].layers if sources else ():
-                self._decode.pool.write(group, layer, table[held:], self._prefill.pool.read(group, layer, sources))
+            for layer in self._decode.memory.spec.groups[group].layers if sources else ():
+                read = self._prefill.memory.begin_read(group, layer, sources)
+                self._decode.memory.write(group, layer, table[held:], read())
         for at, each in enumerate(landing):
             if at not in going:
                 self._decode.scheduler.release(each)
@@ -296,12 +303,17 @@ class Mixture:
     """Asks questions alone, and then together; counts what came to pass."""
 
     def __init__(
-        self, engines: tuple[LoadedEngine, LoadedEngine], model: Path, alone: LoadedEngine | None = None
+        self,
+        engines: tuple[LoadedEngine, LoadedEngine],
+        model: Path,
+        alone: LoadedEngine | None = None,
+        error: float = ERROR,
     ) -> None:
         """`engines`: of the model, with a pool each: one computes prompts for the other, which answers.
 
-        `alone`: who is asked one question at a time; None: the latter.
+        `alone`: who is asked one question at a time; None: the latter. `error`: maximum difference of scores.
         """
+        self._error = error
         self._asked_alone = alone or engines[1]
         self._prefill, self._decode = engines
         self._prefill_grammars, self._decode_grammars = masks_of(model), masks_of(model)
@@ -355,7 +367,7 @@ class Mixture:
             for at, answer in enumerate(crowd.answers[number]):
                 expected = alone[number][at]
                 self._count(asked, answer)
-                if problem := difference(answer, expected.behind(crowd.base(number))):
+                if problem := difference(answer, expected.behind(crowd.base(number)), self._error):
                     found.append(f"seed {seed}, question {number}, sample {at}: {problem}: {asked}")
         return found
 
@@ -380,7 +392,7 @@ class Mixture:
         self.seen["handed over and penalized"] += asked.handed_over and sampling.presence_penalty != 0
 
 
-def difference(answer: Answer, expected: Answer) -> str:
+def difference(answer: Answer, expected: Answer, error: float) -> str:
     """Says what an answer has otherwise than it should; empty: nothing."""
     if (answer.tokens, answer.finish, answer.failed) != (expected.tokens, expected.finish, expected.failed):
         ends = f"{answer.finish} {answer.failed!r} instead of {expected.finish} {expected.failed!r}"
@@ -391,12 +403,12 @@ def difference(answer: Answer, expected: Answer) -> str:
     ):
         if len(own) != len(theirs):
             return f"{len(own)} {name} instead of {len(theirs)}"
-        if not all(map(alike, own, theirs)):
+        if not all(map(partial(alike, error=error), own, theirs)):
             return f"other {name}"
     return ""
 
 
-def alike(one: TokenScore, other: TokenScore) -> bool:
+def alike(one: TokenScore, other: TokenScore, error: float) -> bool:
     """Tells whether scores are equal but for rounding; tokens that are about equally likely may change places."""
-    values = [abs(own - theirs) < ERROR for (_, own), (_, theirs) in zip(one.top, other.top, strict=True)]
-    return abs(one.logprob - other.logprob) < ERROR and abs(one.rank - other.rank) <= 1 and all(values)
+    values = [abs(own - theirs) < error for (_, own), (_, theirs) in zip(one.top, other.top, strict=True)]
+    return abs(one.logprob - other.logprob) < error and abs(one.rank - other.rank) <= 1 and all(values)

@@ -1,12 +1,21 @@
 """Runs the plans of rank 0 on another rank: the same products over this rank's part, without drawing tokens."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
 import torch
 
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
+from engine.model.formats.registry import open_checkpoint
+from engine.parallel.rank_group import RankGroup
+from engine.parallel.shared_memory import RankWires, SharedMemoryCollective
 from engine.plan import StepPlan
 from engine.speculation.verify.verification import works_by_row
+from engine.start.load_model import load_model
+from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order
 
 
 class RankExecutor(Executor):
@@ -21,3 +30,24 @@ class RankExecutor(Executor):
             count = sum(len(work.samples) for work in works)
             tokens = torch.empty(count, dtype=torch.int64, device=self._device)
             self._before = Sampled(self.engine.group.collective.broadcast(tokens) if works else tokens, works)
+
+
+def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: socket.socket) -> None:
+    """Loads a shard and carries out `orders` until they end. Raises `BatonError` if one fails."""
+    with closing(SharedMemoryCollective(begin.shard, RankWires(begin.memory, begin.sockets))) as collective:
+        group = RankGroup(begin.shard, collective)
+        loaded = load_model(begin.config, lambda stage, percent: None, open_checkpoint, group)
+        stream.sendall(LOADED)
+        executor: RankExecutor | None = None
+        for order, descriptors in orders:
+            match order:
+                case MakePool(counts):
+                    executor = RankExecutor(loaded.with_pool(counts, descriptors=descriptors))
+                case Move(moves):
+                    assert executor is not None
+                    executor.move(moves)
+                case Launch(plan):
+                    assert executor is not None
+                    executor.follow(plan)
+                case LoadShard():
+                    raise AssertionError("a rank begins once")
