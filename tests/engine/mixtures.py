@@ -146,7 +146,7 @@ class Node:
         guesses: int = 0,
         told: Sequence[list[int]] = (),
     ) -> None:
-        """`guesses`: for each step of a sequence, by the engine's own proposer, which is `told` texts, or by n-grams."""
+        """`guesses`: for each step of a sequence, by the engine's own proposer, which is `told` texts, or n-grams."""
         self.memory = engine.rank_pools or engine.pool
         proposer = Prompting(engine.proposer, told) if engine.proposer is not None and told else engine.proposer
         self._executor = Executor(engine, constraints=grammars, proposer=proposer)
