@@ -15,7 +15,7 @@ def role(parts: WorkerParts) -> Role:
     """Makes a decode worker's policy and transfer."""
     life = parts.life
     return Role(
-        policy=DecodePolicy(parts),
+        policy=DecodePolicy(parts.of_policy()),
         make_transfer=partial(DecodeTransfer, life.config.transfer, life.epoch, parts.spec, parts.memory),
         layer_written=None,
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contracts.adapters import AdapterSource, check_name, directory_inside
 from contracts.errors import AdapterError, StoreUnavailable
 from gateway.errors import APIError, invalid, no_model, unavailable
+from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Signer
@@ -35,7 +36,7 @@ class AdapterLoading:
         store: Store,
         secret: bytes,
         clock: ServerClock,
-        workers: WorkerDirectory,
+        workers: WorkerDirectory[WorkerConnection],
     ) -> None:
         self._config = config
         self._model = model

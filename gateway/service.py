@@ -25,6 +25,7 @@ from gateway.responses.conversations import Conversations
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
+from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import Discovery, short_name
 from infra.config.gateway import GatewayConfig
@@ -68,7 +69,7 @@ class Gateway:
         self.limiter = Limiter(RateStore(self._store), self._clock.server_now)
         secret = load_secret(config.store.secret_file)
         self._tenants = Tenants(secret)
-        self.workers = WorkerDirectory()
+        self.workers = WorkerDirectory[WorkerConnection]()
         self.metrics = Metrics(self.model, self.workers)
         self.refusals = Refusals(self.metrics, bool(config.api_keys))
         kept = TenantStore(self._store, secret, config.store_ttl, config.store_bytes)

@@ -13,7 +13,7 @@ from worker.start import serve
 
 def role(parts: WorkerParts) -> Role:
     """Makes a prefill worker's policy and transfer."""
-    policy = PrefillPolicy(parts)
+    policy = PrefillPolicy(parts.of_policy())
     life = parts.life
     return Role(
         policy=policy,

@@ -5,24 +5,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Moves
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 from contracts.errors import DeviceError
 from contracts.messages.gateway import REASON_DRAINING
 from contracts.messages.job import DecodeJob, PrefillJob
 from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.idle_steps import IdleSteps
-from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import Sequence
-from infra.redis.records import WorkerLoad
+from worker.engine_rounds import EngineRounds, Event, RolePolicy
 from worker.engine_status import PromptCounts
-from worker.events import KeysChanged
 from worker.life import Life
 
 IDLE_WAIT = 1.0  # longest wait of an idle loop before it checks deadlines; an event ends it
 log = logging.getLogger("baton.worker")
-Event = TypeVar("Event", contravariant=True)
 
 
 class Runner(Protocol):
@@ -36,34 +32,6 @@ class Runner(Protocol):
 
     def collect(self) -> StepResult:
         """Waits for the oldest launched step, and returns its result. Raises `DeviceError`."""
-
-
-class RolePolicy(Protocol[Event]):
-    """A role's part of the loop, on the engine thread. `now`: Redis server time, s."""
-
-    def receive(self, event: Event, now: float) -> None:
-        """Takes an event of the I/O thread."""
-
-    def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Called with sequences that got their first blocks."""
-
-    def progressed(self, progress: list[SequenceProgress], now: float) -> None:
-        """Takes a step's results for sequences."""
-
-    def expired(self, sequences: list[Sequence], now: float) -> None:
-        """Ends sequences past their deadlines."""
-
-    def leave(self, reason: str) -> None:
-        """Fails all remaining samples for `reason`, because the worker stops."""
-
-    def busy(self) -> bool:
-        """Whether any unfinished work is here."""
-
-    def load(self) -> WorkerLoad:
-        """Returns the worker's load and totals."""
-
-    def adapters(self) -> set[str]:
-        """Returns the digests of the adapters in use."""
 
 
 class EngineLoop(Generic[Event]):
@@ -89,6 +57,7 @@ class EngineLoop(Generic[Event]):
         self._executor = executor
         self._scheduler = scheduler
         self._policy = policy
+        self._rounds = EngineRounds(scheduler, policy, life.outbox.post)
         self._useful_threads = useful_threads
         self._depth = depth
         self._idle_steps = idle_steps
@@ -111,14 +80,11 @@ class EngineLoop(Generic[Event]):
                     self._life.adapters.free(self._policy.adapters())
                 now = self._life.clock.now()
                 status.enters("planning")
-                self._policy.expired(self._scheduler.expired(now), now)
-                plan = self._plan(now)
-                if moves := self._scheduler.take_moves():
+                plan, moves = self._rounds.plan(now, steps=not self._leaves(now))
+                if moves:
                     status.enters("moving blocks")
                     self._executor.move(moves)  # before KV lands in reassigned blocks
-                if (changed := self._scheduler.take_key_changes()) is not None:
-                    self._life.outbox.post(KeysChanged(*changed))
-                self._policy.admitted(self._scheduler.take_admitted(), now)
+                self._rounds.admit(now)
                 if self._fresh and plan is not None:
                     self._show()  # the step may take long
                 if plan is not None:
@@ -132,8 +98,7 @@ class EngineLoop(Generic[Event]):
                     self._flying.popleft()
                     status.step_ended()
                     status.enters("sending what a step gave")
-                    now = self._life.clock.now()
-                    self._policy.progressed(self._scheduler.apply(result, now), now)
+                    self._rounds.collected(result, self._life.clock.now())
                     if self._idle_steps is not None:
                         self._idle_steps.stepped(self._monotonic())
                 self._idle = plan is None and not collected  # collecting may have made another plan possible
@@ -153,10 +118,9 @@ class EngineLoop(Generic[Event]):
     def _show(self) -> None:
         self._life.status.shows(self._policy.load(), self._received)
 
-    def _plan(self, now: float) -> StepPlan | None:
-        """Returns the next step, or None. A leaving worker plans nothing, so running steps are collected."""
-        leaves = self._leave_at is not None and now > self._leave_at
-        return None if self.error or leaves else self._scheduler.plan(now)
+    def _leaves(self, now: float) -> bool:
+        """Returns whether no step is planned any more, so that running steps are collected."""
+        return bool(self.error) or (self._leave_at is not None and now > self._leave_at)
 
     def _receive(self) -> None:
         if self._life.inbox.stopping:

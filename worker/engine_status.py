@@ -1,6 +1,7 @@
 """The engine thread's state for the I/O thread: plain attributes, each replaced as a whole."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import structs
@@ -50,9 +51,10 @@ class EngineStatus:
     collected step, also with another step in flight.
     """
 
-    def __init__(self, longest: float = 0.0) -> None:
+    def __init__(self, longest: float = 0.0, monotonic: Callable[[], float] = time.monotonic) -> None:
         """`longest`: expected seconds of the largest step, as measured at the start."""
-        self._shown = ShownLoad(WorkerLoad(), PromptCounts(), time.monotonic())
+        self._monotonic = monotonic
+        self._shown = ShownLoad(WorkerLoad(), PromptCounts(), self._monotonic())
         self.posted = PromptCounts()  # prompts that the I/O thread has posted
         self.draining = False
         self.activity: EngineActivity | None = None  # None while it waits for events
@@ -66,7 +68,7 @@ class EngineStatus:
         return self._shown.load
 
     def shows(self, load: WorkerLoad, received: PromptCounts) -> None:
-        self._shown = ShownLoad(load, received, time.monotonic())
+        self._shown = ShownLoad(load, received, self._monotonic())
 
     def backlog(self) -> Backlog:
         """Returns the last shown backlog, plus prompts posted since."""
@@ -77,24 +79,24 @@ class EngineStatus:
             prompts=backlog.prompts + posted.prompts - received.prompts,
             tokens=backlog.tokens + posted.tokens - received.tokens,
             pairs=backlog.pairs + posted.pairs - received.pairs,
-            age_ms=(time.monotonic() - at) * 1000,
+            age_ms=(self._monotonic() - at) * 1000,
         )
 
     def begins(self, doing: str) -> None:
-        now = time.monotonic()
+        now = self._monotonic()
         self._rounds += 1
         self.activity = EngineActivity(self._rounds, now, doing, now)
 
     def enters(self, doing: str) -> None:
         if self.activity is not None:
-            self.activity = self.activity._replace(doing=doing, since=time.monotonic())
+            self.activity = self.activity._replace(doing=doing, since=self._monotonic())
 
     def step_ended(self) -> None:
         self._stepped = True
 
     def rests(self) -> None:
         if self.activity is not None and self._stepped:
-            self._usual += 0.1 * (time.monotonic() - self.activity.began - self._usual)
+            self._usual += 0.1 * (self._monotonic() - self.activity.began - self._usual)
         self.activity, self._stepped = None, False
 
     def patience(self) -> float:
@@ -106,4 +108,4 @@ class EngineStatus:
         activity = self.activity
         if activity is None:
             return 0.0
-        return (activity.began + self.patience() - time.monotonic()) * 1000
+        return (activity.began + self.patience() - self._monotonic()) * 1000

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from contracts.errors import MessageError
 from contracts.kv.spec import KVSpec
 from engine.blocks.manager import BlockManager
 from engine.plan import StepPlan
 from engine.schedule.scheduler import Scheduler
 from kvtransfer.memory import KVMemory
-from worker.engine_loop import RolePolicy
+from worker.engine_rounds import RolePolicy
 from worker.life import Life
+from worker.policy_parts import PolicyParts
 from worker.transfer import MakeTransfer
 
 
@@ -24,11 +24,10 @@ class WorkerParts(NamedTuple):
     scheduler: Scheduler
     blocks: BlockManager
 
-
-def check_tokens(token_ids: list[int], vocab_size: int) -> None:
-    """Raises `MessageError` for ids outside the vocabulary, which would fail a whole step."""
-    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
-        raise MessageError(f"token ids from {min(token_ids)} to {max(token_ids)}, the vocabulary has {vocab_size}")
+    def of_policy(self) -> PolicyParts:
+        life, share = self.life, self.life.config.transfer.waiting_share
+        clock, tell_io, adapters = life.clock, life.outbox.post, life.adapters
+        return PolicyParts(clock, tell_io, adapters, share, self.spec, self.vocab_size, self.scheduler, self.blocks)
 
 
 class Role(NamedTuple):

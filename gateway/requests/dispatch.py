@@ -14,9 +14,10 @@ from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.load_account import LoadAccount
 from gateway.requests.notices import WorkerNotices
 from gateway.requests.request import Request
+from gateway.requests.routing import RequestRouting
 from gateway.requests.sample import Sample
+from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.router import Router
 from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Sealer
 from infra.redis.clients import Store
@@ -38,7 +39,7 @@ class Dispatch:
         store: Store,
         sealer: Sealer,
         clock: ServerClock,
-        workers: WorkerDirectory,
+        workers: WorkerDirectory[WorkerConnection],
         metrics: Metrics,
     ) -> None:
         self._epoch = epoch
@@ -46,12 +47,12 @@ class Dispatch:
         self._sealer = sealer
         self._clock = clock
         self._workers = workers
-        self._router = Router(hand_off_always=config.handoff == "always")
         self._link_prompt = config.link_prompt  # prompts with at least this many tokens are not sent through Redis
-        self._correction = metrics.predictions.correction
         self.entrance = Entrance(config)
         self.load = LoadAccount(workers, self.entrance, metrics)
         self.notices = WorkerNotices(workers)
+        correction = metrics.predictions.correction
+        self._routing = RequestRouting(workers, self.load, correction, hand_off_always=config.handoff == "always")
 
     async def begin(self, request: Request) -> None:
         """Waits for the request's turn, finds a route, and adds one job for its samples, unless they end.
@@ -63,13 +64,13 @@ class Dispatch:
         counted = False
         with Visit(self.entrance, request) as visit:
             while samples := [sample for sample in request.samples if not sample.ended]:
-                choice = self._choose(samples, avoid)
+                choice = self._routing.choose(samples, avoid, time.monotonic())
                 if choice is None or tries == 0:
                     raise problem or self._no_worker(samples)
                 if not counted:
                     self.load.demand.came(choice, time.monotonic())
                     counted = True
-                if not self._may_begin(visit, choice):
+                if not self._routing.may_begin(visit, choice):
                     await visit.wait()
                     continue
                 problem = await self._try(request, samples, choice)
@@ -84,7 +85,7 @@ class Dispatch:
         Without a worker it waits until the request's time-out, so that a partly delivered answer is not lost.
         """
         while samples := [sample for sample in samples if not sample.ended]:
-            choice = self._choose(samples, avoid)
+            choice = self._routing.choose(samples, avoid, time.monotonic())
             if choice is not None:
                 if await self._try(request, samples, choice) is None:
                     return
@@ -129,18 +130,6 @@ class Dispatch:
             if self.in_line(sample) and sample.attempt is not None:
                 found.setdefault(sample.route.first(), set()).add(sample.attempt.ticket)
         return {worker: sorted(tickets) for worker, tickets in found.items()}
-
-    def _choose(self, samples: Sequence[Sample], avoid: Collection[str]) -> Choice | None:
-        return self._router.pick(self._workers, self.load.asked(samples), time.monotonic(), avoid)
-
-    def _may_begin(self, visit: Visit, choice: Choice) -> bool:
-        if (forecast := self.load.forecast(choice)) is not None:
-            choice = choice._replace(ttft=self._correction.expected(forecast))
-        try:
-            return visit.may_begin(choice, self._correction.margin)
-        except APIError:
-            self._correction.refused()
-            raise
 
     async def _try(self, request: Request, samples: Sequence[Sample], choice: Choice) -> APIError | None:
         """Adds a job for these samples. Returns None, or gives the attempt up and returns the reason."""

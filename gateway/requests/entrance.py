@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple
 
@@ -58,7 +58,8 @@ class DecodePlacement(NamedTuple):
 class Entrance:
     """The samples in progress on each decode worker, with their required times per token."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock  # s
         self.gate = Gate(config.max_waiting)
         self.pace = PromptThroughput()
         self.wanted = Strictest()
@@ -81,7 +82,7 @@ class Entrance:
         """Records that a sample is no longer in progress."""
         if (known := self._decodes.pop(sample.key, None)) is None:
             return
-        self.pace.ends(sample.key.request, time.monotonic())
+        self.pace.ends(sample.key.request, self.clock())
         self.wanted.remove(known.worker, known.wanted)
         self.promised.remove(known.worker, known.promised)
         self.gate.look()
@@ -123,7 +124,7 @@ class Visit:
         Raises `APIError` (429) if it cannot keep its objective. `sure`: nearly all first tokens come within this many
         times the expected time.
         """
-        entrance, request, now = self._entrance, self._request, time.monotonic()
+        entrance, request, now = self._entrance, self._request, self._entrance.clock()
         its_turn = entrance.gate.is_turn(self._waiting)
         if not its_turn and now <= self._due:
             return False
@@ -148,9 +149,12 @@ class Visit:
             self._waiting = None
         return True
 
-    async def wait(self) -> None:
-        """Waits until a route should be searched again. Raises `APIError` (429) if too many requests wait."""
-        now, sample, gate = time.monotonic(), self._request.samples[0], self._entrance.gate
+    def stand(self, now: float) -> tuple[WaitingRequest, float]:
+        """Lets the request wait at the gate, and returns until when at most, local time in s.
+
+        Raises `APIError` (429) if too many requests wait.
+        """
+        sample, gate = self._request.samples[0], self._entrance.gate
         if self._waiting is None:
             prompt = sample.prompt
             self._waiting = gate.enter(prompt.tenant, prompt.weight, len(prompt.token_ids), self._due, now)
@@ -159,7 +163,13 @@ class Visit:
             gate.steps_aside(self._waiting)
             self._aside = False
         until = inf if self._late else self._due + 0.001
-        await gate.turn(self._waiting, min(until, sample.deadline), now)
+        return self._waiting, min(until, sample.deadline)
+
+    async def wait(self) -> None:
+        """Waits until a route should be searched again. Raises `APIError` (429) if too many requests wait."""
+        now = self._entrance.clock()
+        waiting, until = self.stand(now)
+        await self._entrance.gate.turn(waiting, until, now)
 
 
 def seconds_of(objective: Objective) -> float:

@@ -149,15 +149,22 @@ class Gate:
 
     async def turn(self, waiting: WaitingRequest, until: float, now: float) -> None:
         """Waits until a request should be checked again, at most until local time `until`. Raises its refusal."""
-        event, seconds = waiting.is_head, inf
-        if waiting is self._head:
-            self._look.clear()
-            event, seconds = self._look, LOOK_INTERVAL_S
-        elif waiting.is_aside:
-            seconds = LOOK_INTERVAL_S * max(1.0, self._aside.count / LOOKS_PER_INTERVAL)
+        event, seconds = self.next_check(waiting)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, max(0.0, until - now))):
                 await event.wait()
+        self.checked(waiting)
+
+    def next_check(self, waiting: WaitingRequest) -> tuple[asyncio.Event, float]:
+        """Returns what asks for a request's next check, and the seconds after which it comes anyway."""
+        if waiting is self._head:
+            self._look.clear()
+            return self._look, LOOK_INTERVAL_S
+        crowd = max(1.0, self._aside.count / LOOKS_PER_INTERVAL)
+        return waiting.is_head, LOOK_INTERVAL_S * crowd if waiting.is_aside else inf
+
+    def checked(self, waiting: WaitingRequest) -> None:
+        """Puts a request that waited aside back in line. Raises its refusal."""
         self._comes_back(waiting)
         if waiting.refusal is not None:
             raise waiting.refusal

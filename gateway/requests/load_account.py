@@ -1,8 +1,8 @@
 """Accounts for the load that this gateway's requests put on workers: sequences, expected KV, and forecasts."""
 
 import asyncio
-import time
 from collections.abc import Sequence
+from typing import Generic
 
 from msgspec import structs
 
@@ -13,8 +13,7 @@ from gateway.requests.entrance import Entrance, seconds_of
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import TPOT_SAFETY_FACTOR
-from gateway.workers.connection import WorkerConnection
-from gateway.workers.directory import WorkerDirectory
+from gateway.workers.directory import Known, WorkerDirectory
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.standing import StandingSurvey
 from pricing.backlog import PromptWork, owner_of
@@ -28,15 +27,15 @@ OUTPUT_TOKENS_WEIGHT = 0.02  # weight of a finished answer in the moving average
 MAX_HASHED_TOKENS = 2048  # longest prompt + answer that is hashed: some 150 µs on the event loop
 
 
-class LoadAccount:
+class LoadAccount(Generic[Known]):
     """Counts samples by worker from the beginning of their attempt to its end, and describes samples to the router."""
 
-    def __init__(self, workers: WorkerDirectory, entrance: Entrance, metrics: Metrics) -> None:
+    def __init__(self, workers: WorkerDirectory[Known], entrance: Entrance, metrics: Metrics) -> None:
         self._workers = workers
         self._entrance = entrance
         self._metrics = metrics
         self._output_tokens = FIRST_OUTPUT_TOKENS  # moving average of an answer's length
-        self.demand = Demand(time.monotonic())
+        self.demand = Demand(entrance.clock())
 
     def asked(self, samples: Sequence[Sample]) -> RouteRequest:
         """Returns the router's view of samples of one prompt."""
@@ -63,7 +62,7 @@ class LoadAccount:
 
     def begins(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
         """Begins an attempt on a route, and counts its samples there."""
-        route, now = choice.route, time.monotonic()
+        route, now = choice.route, self._entrance.clock()
         attempt = request.begin(samples, route, now)
         self._entrance.begins(samples, route.decode)
         owner = owner_of(samples[0].prompt.tenant, samples[0].prompt.weight)
@@ -119,14 +118,14 @@ class LoadAccount:
 
     async def standing(self) -> Standing:
         """Describes the workers' standing and their demand, with pauses for other tasks."""
-        survey = StandingSurvey(self._workers, self.demand, time.monotonic())
+        survey = StandingSurvey(self._workers, self.demand, self._entrance.clock())
         for _ in survey.steps():
             await asyncio.sleep(0)
         return survey.standing(self._entrance.gate.tokens)
 
-    def _expect_blocks(self, worker: WorkerConnection, keys: PromptKeys) -> None:
+    def _expect_blocks(self, worker: Known, keys: PromptKeys) -> None:
         """Counts a prompt's blocks as cached by its worker already: similar prompts may follow at once."""
-        worker.kept.expects(keys.get(worker.record.block_tokens, ()), time.monotonic())
+        worker.kept.expects(keys.get(worker.record.block_tokens, ()), self._entrance.clock())
 
     def _expect_answer(self, sample: Sample) -> None:
         """Counts an answer's blocks as cached by its decode worker: its client may continue from it at once."""
@@ -143,5 +142,5 @@ class LoadAccount:
                     worker.settles((sample.key.request, attempt.number))
         sample.counted = sample.counted - workers
 
-    def _on(self, route: Route) -> list[WorkerConnection]:
+    def _on(self, route: Route) -> list[Known]:
         return [worker for epoch in route.workers() if (worker := self._workers.get(epoch)) is not None]

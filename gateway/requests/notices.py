@@ -17,7 +17,7 @@ CANCEL_AFTER_DEADLINE_S = 30.0  # a cancellation is repeated until this long aft
 class WorkerNotices:
     """Sends notices to connected workers, and repeats cancellations until they are acknowledged."""
 
-    def __init__(self, workers: WorkerDirectory) -> None:
+    def __init__(self, workers: WorkerDirectory[WorkerConnection]) -> None:
         self._workers = workers
         self._cancels = Cancels()
 

@@ -106,10 +106,6 @@ class WorkerConnection(Worker):
         self._tasks.start(self._write())
 
     @property
-    def epoch(self) -> str:
-        return self.record.epoch
-
-    @property
     def broken(self) -> bool:
         return self._tasks.error is not None
 

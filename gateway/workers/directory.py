@@ -2,29 +2,33 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from contracts.adapters import HeldAdapter
-from gateway.workers.connection import WorkerConnection
+from gateway.workers.worker import Worker
+
+Known = TypeVar("Known", bound=Worker)
+"""How the workers are reached: over a `WorkerConnection`, or in a simulation."""
 
 
-class WorkerDirectory:
-    """Connections to the live workers, by the workers' epochs."""
+class WorkerDirectory(Generic[Known]):
+    """The live workers, by their epochs."""
 
     def __init__(self) -> None:
-        self._connections: dict[str, WorkerConnection] = {}
+        self._known: dict[str, Known] = {}
 
-    def __iter__(self) -> Iterator[WorkerConnection]:
-        return iter(list(self._connections.values()))
+    def __iter__(self) -> Iterator[Known]:
+        return iter(list(self._known.values()))
 
-    def get(self, epoch: str) -> WorkerConnection | None:
-        """Returns the connection to this life of a worker, or None if it is unknown or dead."""
-        return self._connections.get(epoch)
+    def get(self, epoch: str) -> Known | None:
+        """Returns this life of a worker, or None if it is unknown or dead."""
+        return self._known.get(epoch)
 
-    def add(self, connection: WorkerConnection) -> None:
-        self._connections[connection.epoch] = connection
+    def add(self, worker: Known) -> None:
+        self._known[worker.epoch] = worker
 
-    def remove(self, connection: WorkerConnection) -> None:
-        del self._connections[connection.epoch]
+    def remove(self, worker: Known) -> None:
+        del self._known[worker.epoch]
 
     def ready(self) -> bool:
         return bool(self._answering())
@@ -50,6 +54,6 @@ class WorkerDirectory:
         limits = [worker.record.max_model_len for worker in self if worker.record.max_model_len]
         return min(limits, default=0)
 
-    def _answering(self) -> list[WorkerConnection]:
+    def _answering(self) -> list[Known]:
         usable = [worker for worker in self if worker.usable and not worker.record.draining]
         return [worker for worker in usable if worker.record.role == "decode"] or usable

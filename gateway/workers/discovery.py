@@ -54,7 +54,7 @@ class Discovery:
         epoch: str,
         model: str,
         keys: CurveKeys,
-        directory: WorkerDirectory,
+        directory: WorkerDirectory[WorkerConnection],
         listener: WorkerListener,
     ) -> None:
         self._store = store

@@ -65,6 +65,10 @@ class Worker:
         self.record = record
 
     @property
+    def epoch(self) -> str:
+        return self.record.epoch
+
+    @property
     def costs(self) -> StepCosts:
         return self.record.load.costs
 

@@ -71,7 +71,7 @@ def make_loop(
     config = structs.replace(bench.life.config, drain_seconds=60.0)
     status, clock, scheduler = status or EngineStatus(), clock or bench.life.clock, scheduler or bench.scheduler
     life = replace(bench.life, config=config, inbox=inbox, status=status, clock=clock)
-    policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
+    policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler).of_policy())
     return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth, idle_steps, monotonic)
 
 

@@ -17,7 +17,7 @@ from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from worker.events import Begin, Kill, Phase
-from worker.role import WorkerParts, check_tokens
+from worker.policy_parts import PolicyParts, check_tokens
 from worker.roles.answering import Answering
 from worker.roles.groups import SequenceGroup
 
@@ -25,7 +25,7 @@ from worker.roles.groups import SequenceGroup
 class DecodePolicy(Answering):
     """The decode role's `worker.engine_loop.RolePolicy`."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: PolicyParts) -> None:
         super().__init__(parts, "decode")
         self._by_handoff: dict[HandoffKey, SequenceGroup] = {}
         self._counts = {"handoffs": 0, "bytes": 0}  # that have landed

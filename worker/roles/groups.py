@@ -13,7 +13,7 @@ from engine.schedule.sequence import Sequence
 from infra.redis.records import Role
 from kvtransfer.handoff import HandoffKey
 from worker.events import AttemptFailure, Fail
-from worker.role import WorkerParts, check_tokens
+from worker.policy_parts import PolicyParts, check_tokens
 
 
 class SequenceGroup:
@@ -46,11 +46,11 @@ Group = TypeVar("Group", bound=SequenceGroup)
 class SequenceGroups(ABC, Generic[Group]):
     """Finds groups by sample, and reports the failures and ends of samples. Roles define the end of a group."""
 
-    def __init__(self, parts: WorkerParts, role: Role) -> None:
+    def __init__(self, parts: PolicyParts, role: Role) -> None:
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
-        self._adapters = parts.life.adapters
-        self._tell_io = parts.life.outbox.post
+        self._adapters = parts.adapters
+        self._tell_io = parts.tell_io
         self._role = role
         self._by_sample: dict[SampleKey, Group] = {}  # groups by each of their living samples
         self._by_parent: dict[int, Group] = {}  # groups in the scheduler, by the id of their parent

@@ -27,7 +27,7 @@ from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from pricing.backlog import PromptWork, owner_of
 from worker.events import Emit, Kill, Phase
-from worker.role import WorkerParts
+from worker.policy_parts import PolicyParts
 from worker.roles.answering import Answering
 from worker.roles.groups import SequenceGroup, SequenceGroups
 
@@ -54,15 +54,15 @@ class FirstTokens(NamedTuple):
 class PrefillPolicy(SequenceGroups[PrefillGroup]):
     """The prefill role's `worker.engine_loop.RolePolicy`."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: PolicyParts) -> None:
         super().__init__(parts, "prefill")
         self._blocks = parts.blocks
-        self._clock = parts.life.clock
+        self._clock = parts.clock
         self._kv_groups = parts.spec.groups
         self._answering = Answering(parts, "prefill")
         self._pinned: dict[int, list[list[int]]] = {}  # blocks with I/O references of each KV group, by handoff
-        share = parts.life.config.transfer.waiting_share
-        self._shares = [max(1, int(share * pool.total)) for pool in parts.blocks.groups]  # blocks of each KV group
+        self._shares = [max(1, int(parts.waiting_share * pool.total)) for pool in parts.blocks.groups]
+        """Most blocks of each KV group."""
         self._held: dict[str, list[int]] = {}  # blocks of each KV group of unfinished handoffs, by decode worker
         self._lines: dict[str, WaitingQueue] = {}  # by decode worker: parents of the groups that wait for its share
         self._waiting: dict[Sequence, PrefillGroup] = {}  # the groups in `_lines`, by their parents

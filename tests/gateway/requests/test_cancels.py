@@ -13,6 +13,7 @@ from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.sample import AdmittedPrompt, Sample
+from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.worker import Placed
 from infra.config.gateway import GatewayConfig
@@ -42,7 +43,7 @@ class Listener:
 
 def given_up(streams: int) -> int:
     """Gives up one attempt of each of `streams`; returns the number of cancellations sent."""
-    workers = WorkerDirectory()
+    workers = WorkerDirectory[WorkerConnection]()
     listeners: list[Any] = [Listener(epoch) for epoch in ROUTE.workers()]
     for listener in listeners:
         workers.add(listener)

@@ -42,7 +42,7 @@ SIGNER = Signer(SECRET.encode(), RECORD_PURPOSE)
 class Finder:
     def __init__(self, redis_url: str, model: Path) -> None:
         self.store: Store = connect(redis_url)
-        self.workers = WorkerDirectory()
+        self.workers = WorkerDirectory[WorkerConnection]()
         self.dead: list[str] = []
         keys = CurveKeys.of(SECRET.encode())
         self.discovery = Discovery(

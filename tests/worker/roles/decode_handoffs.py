@@ -90,4 +90,4 @@ def short_job(tokens: int = 20, **changes: Any) -> DecodeJob:
 def decode_worker(**settings: Any) -> tuple[Bench, DecodePolicy]:
     """Makes a decode worker's policy on a bench of these settings."""
     bench = Bench(**settings)
-    return bench, DecodePolicy(bench.parts)
+    return bench, DecodePolicy(bench.parts.of_policy())

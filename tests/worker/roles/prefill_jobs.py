@@ -38,4 +38,4 @@ def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True)
 def prefill_worker(**settings: Any) -> tuple[Bench, PrefillPolicy]:
     """Makes a prefill worker's policy on a bench of these settings."""
     bench = Bench(**settings)
-    return bench, PrefillPolicy(bench.parts)
+    return bench, PrefillPolicy(bench.parts.of_policy())

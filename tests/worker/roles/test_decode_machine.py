@@ -55,7 +55,7 @@ class DecodeMachine(PolicyMachine):
         self.spec = spec
         executor = StrictExecutor(spec)
         bench = Bench(blocks, executor=executor, max_in_flight=depth, spec=spec)
-        self.begin(bench, executor, DecodePolicy(bench.parts), depth)
+        self.begin(bench, executor, DecodePolicy(bench.parts.of_policy()), depth)
         self.requests: list[Request] = []
         self.dead: dict[SampleKey, int] = {}  # highest attempt that was killed or replaced
         self.count = 0

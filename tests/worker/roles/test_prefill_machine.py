@@ -48,7 +48,7 @@ class PrefillMachine(PolicyMachine):
         self.spec = spec
         executor = StrictExecutor(spec)
         bench = Bench(blocks, share, executor, depth, spec)
-        self.begin(bench, executor, PrefillPolicy(bench.parts), depth)
+        self.begin(bench, executor, PrefillPolicy(bench.parts.of_policy()), depth)
         self.jobs: list[PrefillJob] = []  # the first job of every request
 
     @rule(

@@ -1,0 +1,45 @@
+"""What a role's policy needs of its worker: a clock, the scheduler and its blocks, and a way to the I/O thread."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from contracts.errors import MessageError
+from contracts.kv.spec import KVSpec
+from engine.blocks.manager import BlockManager
+from engine.schedule.scheduler import Scheduler
+
+
+class PolicyClock(Protocol):
+    """Time in s: of the Redis server, in which deadlines are, and of this process."""
+
+    def now(self) -> float:
+        """Returns the server's time."""
+
+    def local(self, deadline: float) -> float:
+        """Converts a time of the server into this process's monotonic time."""
+
+
+class HeldDigests(Protocol):
+    """The adapters that a worker can use."""
+
+    def has(self, digest: str) -> bool:
+        """Returns whether an adapter can be used; an empty digest is the model alone."""
+
+
+class PolicyParts(NamedTuple):
+    """Parts of a worker that its policy uses; none of them touches sockets or tensors."""
+
+    clock: PolicyClock
+    tell_io: Callable[[Any], None]  # posts an event to the I/O thread
+    adapters: HeldDigests
+    waiting_share: float  # share of a prefill worker's pool that may wait for one decode worker
+    spec: KVSpec
+    vocab_size: int  # exclusive upper bound of token ids
+    scheduler: Scheduler
+    blocks: BlockManager
+
+
+def check_tokens(token_ids: list[int], vocab_size: int) -> None:
+    """Raises `MessageError` for ids outside the vocabulary, which would fail a whole step."""
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        raise MessageError(f"token ids from {min(token_ids)} to {max(token_ids)}, the vocabulary has {vocab_size}")
