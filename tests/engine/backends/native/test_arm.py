@@ -1,14 +1,16 @@
-"""Operators for ARM processors, which QEMU emulates: a few shapes of products, attention, norms, rotations, gates.
+"""Operators for ARM processors, which QEMU emulates, a few shapes of products, experts, attention, norms, layers.
 
 With `BATON_TEST_LEVEL=neon_bf16`, or another of `levels.ARM_LEVELS`, this folder's tests all run so.
 """
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
 
 from contracts.errors import NativeError
+from engine.backends import choice
 from engine.backends.native.build import NATIVE_TARGET, native_target
 from engine.backends.native.linear import NativeLinear, prove
 from tests.engine.backends.native.emulated import emulated
@@ -19,7 +21,16 @@ from tests.engine.backends.native.test_attention import ODD, attended
 from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
 from tests.engine.backends.native.test_elementwise import test_gate as check_gate
 from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
+from tests.engine.backends.native.test_experts import test_it_equals_the_formula as check_experts
+from tests.engine.backends.native.test_experts import (
+    test_quantized_weights_are_what_they_stand_for as check_quantized_experts,
+)
+from tests.engine.backends.native.test_layers import PLANS
+from tests.engine.backends.native.test_layers import test_two_calls_a_layer_equal_its_operators as check_layers
 from tests.engine.backends.native.test_levels import at_a_wall
+from tests.engine.backends.reference.test_latent_attention import (
+    test_native_attention_equals_the_definition as check_latent_attention,
+)
 from tests.kernels.poison import poisoned
 
 NEWEST = "neon_bf16"
@@ -66,6 +77,23 @@ def test_attention_whose_tiles_threads_divide(arm: ctypes.CDLL, dtype: torch.dty
     finally:
         torch.set_num_threads(before)
     assert error < ATTENTION_LIMITS[dtype]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS, ids=["fp32", "bf16"])
+def test_experts(arm: ctypes.CDLL, dtype: torch.dtype, limit: float) -> None:
+    check_experts(arm, "odd", dtype, limit)
+    for kind in ("int8 by output", "mxfp4", "fp8 by 128"):
+        check_quantized_experts(arm, kind, dtype, limit)
+
+
+@pytest.mark.parametrize("dtype", ATTENTION_LIMITS, ids=["fp32", "bf16"])
+def test_attention_to_latent_vectors(arm: ctypes.CDLL, dtype: torch.dtype) -> None:
+    check_latent_attention(arm, "whole and parts", "17 heads", dtype, 8)
+
+
+def test_a_models_layers(arm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "load", lambda: arm)
+    check_layers("deepseek-v3-dense", "bf16", PLANS["chunks and decodes"], tmp_path, monkeypatch)
 
 
 def test_what_is_read_too_far_is_an_error(arm: ctypes.CDLL) -> None:
