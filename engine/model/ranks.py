@@ -18,16 +18,20 @@ class SummedLinear:
     """A linear layer whose inputs are divided among the ranks: x is this rank's part, y is whole on every rank."""
 
     def __init__(self, own: "Linear", bias: Tensor | None, collective: Collective) -> None:
-        self._own = own
+        self.own = own
         self._bias = bias
         self._collective = collective
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self._collective.sum(self._own(x))  # in fp32, if the backend does not round a rank's part
-        return (y if self._bias is None else y + self._bias).to(x.dtype)
+        return self.finished(self.own(x), x.dtype)
+
+    def finished(self, part: Tensor, dtype: torch.dtype) -> Tensor:
+        """Returns y from what this rank's layer gives: in fp32, if the backend does not round a rank's part."""
+        y = self._collective.sum(part)
+        return (y if self._bias is None else y + self._bias).to(dtype)
 
     def held(self) -> list[Tensor]:
-        return self._own.held() if self._bias is None else [*self._own.held(), self._bias]
+        return self.own.held() if self._bias is None else [*self.own.held(), self._bias]
 
 
 class RankExperts:

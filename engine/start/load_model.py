@@ -16,7 +16,7 @@ from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, use_device
 from engine.kv.spec import make_spec
 from engine.model.adapted import Adapting
-from engine.model.config import ModelConfig, computation
+from engine.model.config import ExpertsMLP, ModelConfig, computation
 from engine.model.config_files import read_json
 from engine.model.cut import cut_config, refuse_width
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES, names_of
@@ -121,7 +121,7 @@ def _load_ours(
         with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
     of_rank = cut_config(with_head, group.shard)
     if group.is_cut:
-        config = _for_ranks(config, device)
+        config = _for_ranks(config, device, model_config)
     backend = choose(config, device, dtype, of_rank)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
@@ -174,19 +174,21 @@ def _load_ours(
     )
 
 
-def _for_ranks(config: EngineConfig, device: torch.device) -> EngineConfig:
+def _for_ranks(config: EngineConfig, device: torch.device, model: ModelConfig) -> EngineConfig:
     """Returns the settings of a model that is cut among ranks. Raises `ConfigError` for settings that cannot be."""
+    has_experts = any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
+    unsupported = ("native", "triton") if has_experts else ("triton",)
     uncut = {
         "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
         "--lora, --allow-lora-loading": config.lora or config.allow_lora_loading,
         "--host-kv-memory": config.host_kv_memory,
         "--device": "" if device.type == "cpu" else config.device,
-        "--cpu-backend": "" if config.cpu_backend in ("auto", "torch") else config.cpu_backend,
+        "--cpu-backend": config.cpu_backend if config.cpu_backend in unsupported else "",
     }
     for key, value in uncut.items():
         if value:
             raise ConfigError(key, value, "it does not work with --tensor-parallel yet")
-    return structs.replace(config, cpu_backend="torch")
+    return structs.replace(config, cpu_backend="torch") if has_experts else config
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:

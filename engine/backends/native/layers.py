@@ -1,4 +1,7 @@
-"""Runs the transformer's layers in native code: two calls for each layer, in buffers kept from step to step."""
+"""Runs the transformer's layers in native code: two calls for each layer, in buffers kept from step to step.
+
+Ranks add their parts of a layer's two outputs between calls.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -32,6 +35,7 @@ from engine.model.kv_layout import AnyAttention
 from engine.model.latent import LatentWeights
 from engine.model.layer import HeadWeights, LayerWeights
 from engine.model.model import Stored
+from engine.model.ranks import SummedLinear
 from engine.model.rope import Rope, inverse_frequencies
 
 
@@ -51,6 +55,8 @@ class NativeLayers:
         self._norm = norm
         self._first = first  # of the pool's layers
         self._layers = layers  # keeps the weights alive
+        self._shapes = [layer.config for layer in layers]  # of this rank
+        self._is_cut = any(isinstance(layer.attention.output, SummedLinear) for layer in layers)
         self._arguments = [_arguments(layer, config.ropes, dtype) for layer in layers]
         for product, then in pairwise(product for layer in self._arguments for product in _products(layer)):
             product.then = _first(then)
@@ -72,17 +78,39 @@ class NativeLayers:
         for index, (layer, pool) in enumerate(zip(self._arguments, pools, strict=True)):
             group = step.group_of(self._first + index)
             if group is not entered:
-                self._enter(batch, group, self._config.layers[index].attention)
+                self._enter(batch, group, self._shapes[index].attention)
                 entered = group
             native.baton_layer_store(layer, arguments, index == 0, pool)
             stored(self._first + index)
             native.baton_layer_attend(layer, arguments, index == last, pool)
+            if self._is_cut:
+                self._sum_parts(index, len(batch.logit_rows) if index == last else len(hidden))
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
         kind, eps = DTYPE_CODES[self._dtype], self._config.norm_eps
         weight = None if self._norm is None else self._norm.data_ptr()
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
+
+    def _sum_parts(self, index: int, rows: int) -> None:
+        """Ends a layer of which `change` is this rank's part of attention's output."""
+        if not rows:
+            return
+        layer, arguments = self._layers[index], self._step
+        assert isinstance(layer.mlp, DenseWeights)
+        self._sum(layer.attention.output, rows)
+        self._native.baton_layer_mlp(self._arguments[index], arguments, rows)
+        self._sum(layer.mlp.down, rows)
+        if layer.mlp_post_norm is not None:
+            change, norm, width = arguments.change, layer.mlp_post_norm.data_ptr(), self._config.hidden_size
+            self._native.baton_add_norm(arguments.format, change, None, norm, rows, width, arguments.eps, change)
+
+    def _sum(self, linear: NativeLinear | SummedLinear, rows: int) -> None:
+        """Puts the sum over all ranks in place of this rank's part."""
+        assert isinstance(linear, SummedLinear)
+        change, width = self._room["change"].view(-1), self._config.hidden_size
+        part = change.view(torch.float32)[: rows * width].view(rows, width)
+        change[: rows * width] = linear.finished(part, self._dtype).view(-1)
 
     def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
         arguments, tables = self._step, group.tables
@@ -122,9 +150,11 @@ class NativeLayers:
             return
         rows = 1 << (tokens - 1).bit_length()
         widths = dict.fromkeys(("change", "normed"), self._config.hidden_size)
-        for layer in dict.fromkeys(self._config.layers):
+        for layer in dict.fromkeys(self._shapes):
             for name, width in _widths(layer).items():
                 widths[name] = max(width, widths.get(name, 0))
+        if self._is_cut:  # parts are fp32
+            widths["change"] *= torch.float32.itemsize // self._dtype.itemsize
         self._room = {name: torch.empty((rows, width), dtype=self._dtype) for name, width in widths.items()}
         for name, tensor in self._room.items():
             setattr(self._step, name, tensor.data_ptr())
@@ -132,11 +162,11 @@ class NativeLayers:
             for name in ("cosine", "sine"):
                 turns = self._room[f"{name} {number}"] = torch.empty((rows, angles.dim // 2))
                 setattr(angles, name, turns.data_ptr())
-        mixtures = [layer.mlp for layer in self._config.layers if isinstance(layer.mlp, ExpertsMLP)]
+        mixtures = [layer.mlp for layer in self._shapes if isinstance(layer.mlp, ExpertsMLP)]
         if mixtures:
             self._experts_room = ExpertsBuffers(rows, mixtures, self._config.hidden_size, self._dtype)
             self._step.experts_room = ctypes.pointer(self._experts_room.arguments)
-        latents = [layer.attention for layer in self._config.layers if isinstance(layer.attention, LatentAttention)]
+        latents = [layer.attention for layer in self._shapes if isinstance(layer.attention, LatentAttention)]
         if latents:
             self._latent_room = LatentBuffers(rows, latents, self._dtype)
             self._step.latent_room = ctypes.pointer(self._latent_room.arguments)
@@ -171,7 +201,7 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     }
     arguments = LayerArguments(
         **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
-        attention_output=weights.output.arguments,
+        attention_output=_own(weights.output).arguments,
         rotation=-1 if attention.rope is None else ropes.index(attention.rope),
         activation=ACTIVATION_CODES[layer.config.mlp.activation],
     )
@@ -185,8 +215,15 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     if isinstance(mlp, ExpertsWeights):
         arguments.experts = ctypes.pointer(layer_arguments(mlp))
     else:
-        arguments.gate_up, arguments.down = mlp.gate_up.arguments, mlp.down.arguments
+        arguments.gate_up, arguments.down = mlp.gate_up.arguments, _own(mlp.down).arguments
     return arguments
+
+
+def _own(linear: NativeLinear | SummedLinear) -> NativeLinear:
+    """Returns the layer of this rank's inputs."""
+    own = linear.own if isinstance(linear, SummedLinear) else linear
+    assert isinstance(own, NativeLinear)
+    return own
 
 
 def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear], attention: HeadAttention) -> None:

@@ -241,6 +241,7 @@ ARGUMENT_TYPES: dict[str, tuple[type, ...]] = {
     "baton_rotate": (c_int, POINTER(Heads), POINTER(Rotation), c_void_p),
     "baton_layer_store": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
     "baton_layer_attend": (POINTER(LayerArguments), POINTER(StepArguments), c_int, c_void_p),
+    "baton_layer_mlp": (POINTER(LayerArguments), POINTER(StepArguments), c_long),
     "baton_codec_encode": (POINTER(CodecPool), c_void_p, c_long, c_int, c_void_p),
     "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_int, c_void_p, c_long, c_long, c_void_p),

@@ -89,11 +89,27 @@ static void norm_change(const struct step *step, const float *weight, long rows,
         baton_add_norm(step->format, step->change, 0, weight, rows, width, step->eps, step->change);
 }
 
-/* hidden += attention's output; `change` = the MLP's output. The `last` layer keeps only `rows`, as the first rows of both. */
-EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool)
+/* hidden += `change`, which is attention's output; `change` = the MLP's, or this rank's part of it in fp32. */
+EXPORT void baton_layer_mlp(const struct layer *layer, const struct step *step, long rows)
 {
     const int format = step->format;
-    const long size = format == FP32 ? 4 : 2;
+    const long hidden = layer->attention_output.outputs;
+    norm_change(step, layer->attention_post_norm, rows, hidden);
+    baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
+    if (layer->experts) {
+        baton_experts(layer->experts, step->experts_room, step->normed, rows, step->change);
+    } else {
+        multiply(&layer->gate_up, step, step->normed, rows, step->gate_up);
+        baton_gate(format, layer->activation, step->gate_up, rows, layer->down.inputs, step->gated);
+        multiply(&layer->down, step, step->gated, rows, step->change);
+    }
+}
+
+/* hidden += attention's output; `change` = the MLP's output. The `last` layer keeps only `rows`, as the first rows of both.
+   Of a model on several ranks `change` is this rank's part of attention's output in fp32, and the rest is yet to be done. */
+EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool)
+{
+    const long size = step->format == FP32 ? 4 : 2;
     const long hidden = layer->attention_output.outputs, queries = layer->attention_output.inputs;
     const long rows = last ? step->row_count : step->tokens;
     if (!rows)
@@ -109,14 +125,8 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
         keep(step->hidden, hidden * size, step->rows, rows);
     }
     multiply(&layer->attention_output, step, step->attended, rows, step->change);
-    norm_change(step, layer->attention_post_norm, rows, hidden);
-    baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
-    if (layer->experts) {
-        baton_experts(layer->experts, step->experts_room, step->normed, rows, step->change);
-    } else {
-        multiply(&layer->gate_up, step, step->normed, rows, step->gate_up);
-        baton_gate(format, layer->activation, step->gate_up, rows, layer->down.inputs, step->gated);
-        multiply(&layer->down, step, step->gated, rows, step->change);
+    if (!layer->attention_output.partial) {
+        baton_layer_mlp(layer, step, rows);
+        norm_change(step, layer->mlp_post_norm, rows, hidden);
     }
-    norm_change(step, layer->mlp_post_norm, rows, hidden);
 }
