@@ -2,6 +2,7 @@
 
     python -m benchmarks.engine --model DIR [--sweep] [--profile] [--threads 2] [--rounds 3]
     python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--json FILE]
+    python -m benchmarks.engine --kinds all [--threads 2] [--rounds 20]
 
 A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
 prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
@@ -9,7 +10,8 @@ prompt tokens over the time until the last first token; *output* is all output t
 after each workload; *% of limit* compares whole times.
 
 With `--shape` the weights are random numbers made on the device, and the figures are those of a GPU: see
-`benchmarks/engine/shaped.py` and `benchmarks/engine/shaped_table.py`.
+`benchmarks/engine/shaped.py` and `benchmarks/engine/shaped_table.py`. With `--kinds` they are decode steps of quantized
+weights, experts and latent attention on this processor: see `benchmarks/engine/kinds.py`.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from typing import get_args
 
 import torch
 
-from benchmarks.engine import shaped_table
+from benchmarks.engine import kinds, shaped_table
 from benchmarks.engine.native_time import NativeTime
 from benchmarks.engine.shaped import Shaped
 from benchmarks.limits.floor import Timing, Work, floor, work_of
@@ -123,6 +125,9 @@ def measure_engine(given: argparse.Namespace) -> None:
     if given.shape:
         run_shape(given)
         return
+    if given.kinds:
+        kinds.measure(kinds.chosen(given.kinds), (1, 8), given.rounds, given.threads)
+        return
     own = read_config(locate(given.model, in_process.quiet)).max_model_len
     measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep else WORKLOADS
     config = EngineConfig(
@@ -170,6 +175,7 @@ def options() -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", default="", help="model directory or hub id")
     which.add_argument("--shape", default="", choices=list(SHAPES), help="random weights of a well-known model's shape")
+    which.add_argument("--kinds", default="", help=f"all, or some of {', '.join(kinds.KINDS)}")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"))
     parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))

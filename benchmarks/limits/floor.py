@@ -12,8 +12,7 @@ import torch
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
 from contracts.kinds import Quantization
-from contracts.kv.spec import kv_bytes
-from engine.model.config import ExpertsMLP, ModelConfig, TextModel, heads_of
+from engine.model.config import ExpertsMLP, LatentAttention, ModelConfig, TextModel
 from engine.model.quantization import bytes_of_value, of_head
 
 
@@ -80,9 +79,15 @@ class Timing:
 def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
     assert isinstance(model, ModelConfig), "of models that transformers computes the sizes are not known"
     hidden, layers = model.hidden_size, len(model.layers)
-    attention, mlp = heads_of(model.layers[0]), model.layers[0].mlp
-    keys_values = 2 * hidden * attention.kv_heads * attention.head_dim
-    others = 2 * hidden * attention.heads * attention.head_dim
+    attention, mlp = model.layers[0].attention, model.layers[0].mlp
+    if isinstance(attention, LatentAttention):
+        kept = attention.latent_rank + attention.rope_dim
+        keys_values = hidden * kept
+        others = _latent_values(attention, hidden)
+    else:
+        kept = 2 * attention.kv_heads * attention.head_dim
+        keys_values = hidden * kept
+        others = 2 * hidden * attention.heads * attention.head_dim
     mixture = DENSE
     if isinstance(mlp, ExpertsMLP):
         others += 3 * hidden * mlp.shared
@@ -93,11 +98,19 @@ def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "
         every=layers * keys_values + (layers - 1) * others,
         sampled=others,
         width=bytes_of_value(dtype, quantization),
-        token_bytes=kv_bytes(1, 1, layers, attention.kv_heads, attention.head_dim, dtype.itemsize),
+        token_bytes=layers * kept * dtype.itemsize,
         head=model.vocab_size * hidden,
         head_width=bytes_of_value(dtype, of_head(quantization)),
         mixture=mixture,
     )
+
+
+def _latent_values(attention: LatentAttention, hidden: int) -> int:
+    """Counts the weights of queries, of each head's keys and values in the absorbed form, and of the output."""
+    heads, rank, query = attention.heads, attention.query_rank, attention.nope_dim + attention.rope_dim
+    queries = rank * (hidden + heads * query) if rank else hidden * heads * query
+    absorbed = heads * attention.latent_rank * (attention.nope_dim + attention.value_dim)
+    return queries + absorbed + hidden * heads * attention.value_dim
 
 
 def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -> Timing:

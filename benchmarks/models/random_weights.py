@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.model.config import heads_of
+from benchmarks.limits.floor import work_of
+from engine.model.config import ModelConfig
 from engine.model.quantized import Form
 from engine.model.read_config import read_config
 from engine.model.weights import Checkpoint
@@ -33,13 +34,11 @@ class RandomWeights(Checkpoint):
         return values.normal_(0, shape[-1] ** -0.5) if len(shape) > 1 else values.uniform_(0.5, 1.5)
 
     def parameters(self) -> Counter[Form | None]:
-        config = self._config
-        first = config.layers[0]
-        heads = heads_of(first)
-        attention = 2 * config.hidden_size * heads.head_dim * (heads.heads + heads.kv_heads)
-        layer = attention + 3 * config.hidden_size * first.mlp.intermediate
-        ends = config.vocab_size * config.hidden_size * (1 if config.tied_head else 2)
-        return Counter({None: len(config.layers) * layer + ends})
+        assert isinstance(self._config, ModelConfig)
+        work = work_of(self._config, self._dtype)
+        experts = work.mixture.layers * work.mixture.experts * work.mixture.values
+        ends = work.head * (1 if self._config.tied_head else 2)
+        return Counter({None: work.every + work.sampled + experts + ends})
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """There are no unused tensors."""

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace as replace_fields
 
 from benchmarks.limits.floor import Mixture, Timing, Work, floor, work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
 from contracts.kinds import Quantization
+from engine.model.config import LatentAttention, LayerConfig
+from engine.model.rope import Rope
 from tests.engine.configs import dense
 
 WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
@@ -29,6 +32,20 @@ def test_sizes_of_a_model() -> None:
         token_bytes=2 * 2 * 2 * 2 * 2,
         head=800,
         head_width=2,
+    )
+
+
+@pytest.mark.parametrize(("query_rank", "queries"), [(0, 8 * 2 * 5), (6, 8 * 6 + 6 * 2 * 5)])
+def test_sizes_of_latent_attention(query_rank: int, queries: int) -> None:
+    """A step reads the weights of each head's keys and values once, as the absorbed form multiplies them."""
+    attention = LatentAttention(
+        heads=2, query_rank=query_rank, latent_rank=7, rope_dim=2, nope_dim=3, value_dim=4, scale=1.0, rope=Rope(dim=2)
+    )
+    plain = dense(3, heads=2, kv_heads=1, head_dim=4, hidden=8, intermediate=12, vocabulary=100)
+    model = replace_fields(plain, layers=tuple(LayerConfig(attention, layer.mlp) for layer in plain.layers))
+    others = queries + 2 * 3 * 7 + 2 * 7 * 4 + 2 * 4 * 8 + 3 * 8 * 12
+    assert work_of(model, torch.bfloat16) == Work(
+        every=3 * 8 * 9 + 2 * others, sampled=others, width=2, token_bytes=3 * 9 * 2, head=800, head_width=2
     )
 
 
