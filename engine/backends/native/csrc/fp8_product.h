@@ -8,8 +8,10 @@
 #include "quantized_panel.h"
 #include "wide_product.h"
 
-#if defined __AVX512BW__ || (LANES == 8 && defined __AVX2__)
+#if defined __AVX512BW__ || (LANES == 8 && defined __AVX2__) || defined __aarch64__
+#if !defined __aarch64__
 #include <immintrin.h>
+#endif
 #define HAS_FP8_PRODUCT
 #define FP8_DEPTH_BLOCK 128 /* stays in the first cache, and is the usual group */
 
@@ -96,8 +98,25 @@ static void widen_fp8(const char *codes, long depth, uint16_t *words)
         }
 }
 #else
-/* Converts four inputs of LANES outputs to bf16, two pairs [LANES][2], low and high bytes separately. */
-INLINE void pairs_of_fp8(const char *codes, __m256i pairs[2])
+/* Converts four inputs of LANES outputs to bf16, two pairs [LANES][2]. */
+#if defined __aarch64__
+INLINE void pairs_of_fp8(const char *codes, uvec pairs[2])
+{
+    typedef uint16_t words __attribute__((vector_size(16)));
+    const uint8x16_t low = {0, 0, 0, 0x3b, 0x80, 0x3b, 0xc0, 0x3b, 0, 0x3c, 0x20, 0x3c, 0x40, 0x3c, 0x60, 0x3c};
+    const uvec upper = {0x01ff00ff, 0x05ff04ff, 0x09ff08ff, 0x0dff0cff}; /* 0xff: becomes 0 */
+    const uint8x16_t group = vld1q_u8((const uint8_t *)codes);
+    __builtin_prefetch(codes + FP8_AHEAD, 0, 2);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const words code = (words)vqtbl1q_u8(group, (uint8x16_t)(upper + i * 0x02000200)), size = code & 0x7f00;
+        const words of_low = (words)vqtbl1q_u8(low, (uint8x16_t)((size >> 8) * 0x0202 + 0x0100)); /* 0 of higher ones */
+        const words normal = ((size >> 4) + (120 << 7)) & (words)(size >= 0x0800), nan = (words)(size == 0x7f00) & 0x7fc0;
+        pairs[i] = (uvec)(of_low | normal | nan | (code & 0x8000));
+    }
+}
+#else
+INLINE void pairs_of_fp8(const char *codes, uvec pairs[2]) /* low and high bytes separately */
 {
     const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m256i low_table = _mm256_broadcastsi128_si256( /* 0 … 7 times 2^-9 */
@@ -118,15 +137,16 @@ INLINE void pairs_of_fp8(const char *codes, __m256i pairs[2])
     const __m256i low = _mm256_blendv_epi8(fraction, _mm256_shuffle_epi8(low_table, size), is_low);
     __m256i high = _mm256_blendv_epi8(exponent, _mm256_shuffle_epi8(high_table, size), is_low);
     high = _mm256_or_si256(_mm256_or_si256(high, is_nan), _mm256_and_si256(group, sign));
-    pairs[0] = _mm256_unpacklo_epi8(low, high);
-    pairs[1] = _mm256_unpackhi_epi8(low, high);
+    pairs[0] = (uvec)_mm256_unpacklo_epi8(low, high);
+    pairs[1] = (uvec)_mm256_unpackhi_epi8(low, high);
 }
+#endif
 
 static void widen_fp8(const char *codes, long depth, uint16_t *words)
 {
     for (long k = 0; k < depth; k += 4)
-        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(__m256i)) {
-            __m256i pairs[2];
+        for (long column = 0; column < PANEL; column += LANES, codes += sizeof(uvec)) {
+            uvec pairs[2];
             pairs_of_fp8(codes, pairs);
             uint16_t *to = words + k * PANEL + column * 2;
             memcpy(to, pairs, sizeof *pairs);
@@ -187,7 +207,7 @@ INLINE int add_fp8_rows(
             vec numbers[4];
             uvec group;
             memcpy(&group, codes, sizeof group);
-            _mm_prefetch(codes + FP8_AHEAD, _MM_HINT_T1);
+            __builtin_prefetch(codes + FP8_AHEAD, 0, 2);
             carries |= (group & 0x7f7f7f7fu) + 0x01010101u; /* magnitude 127 is NaN */
             numbers_of_fp8(group, numbers);
 #pragma GCC unroll 4
