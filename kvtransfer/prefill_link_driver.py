@@ -24,6 +24,7 @@ from infra.process.tasks import Tasks
 from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.payload_reader import PayloadReader
+from kvtransfer.protocol.flow import HandoffRate
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
 from kvtransfer.protocol.payloads import Payload
 from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff, PrefillHandoff
@@ -35,7 +36,6 @@ from kvtransfer.transports.ring_socket import RingQueueFull
 from kvtransfer.transports.watching import Watching
 
 COMPUTING_POLL_S = 0.0005  # between two checks of blocks that a device still computes
-RATE_DECAY = 0.9  # weight of a handoff in the link's rate after the next handoff
 FRAME_POLL_S = 0.005  # between two checks of frames that keep a closed handoff pinned
 FRAME_TIMEOUT_S = 1.0  # after which the frames of a closed socket count as done
 REJOIN_REASONS = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
@@ -82,7 +82,7 @@ class PrefillLinkDriver:
         self._asked: float | None = None  # time (s) of the first unanswered Join
         self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel has not taken yet
         self.lost_for = ""  # why the link was lost
-        self._sent = self._sending = 0.0  # bytes and seconds of sent handoffs, with decaying weights
+        self.rate = HandoffRate()
         self._reader = PayloadReader(memory)
         self._clock = clock
         self._owner = owner
@@ -110,16 +110,6 @@ class PrefillLinkDriver:
             return
         self._carry_out(self.side.handle(event, self._clock()))
         self._wake.set()
-
-    def passed(self, size: int, seconds: float) -> None:
-        """Adds a successful handoff to the link's rate: its bytes, and the seconds of sending."""
-        self._sent = RATE_DECAY * self._sent + size
-        self._sending = RATE_DECAY * self._sending + seconds
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Rate while something was to be sent; 0 before the first handoff."""
-        return self._sent / self._sending if self._sending else 0.0
 
     @property
     def joined(self) -> bool:

@@ -94,7 +94,7 @@ class PrefillTransfer:
         return self._outcomes.counts({"malformed": malformed, "stray": strays})
 
     def links(self) -> list[KVLink]:
-        ways = [(peer, link.side.way(), link.bytes_per_second) for peer, link in self._links.items()]
+        ways = [(peer, link.side.way(), link.rate.bytes_per_second) for peer, link in self._links.items()]
         return [KVLink(peer, way.transport, way.sealed, way.codec, rate) for peer, way, rate in ways if way is not None]
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
@@ -150,7 +150,7 @@ class PrefillTransfer:
             case Closed(outcome="accepted"):
                 self._outcomes.accepted(event.times)
                 if (link := self._handoffs.get(event.handoff)) is not None:
-                    link.passed(event.bytes, event.times.send_ms / 1000)
+                    link.rate.passed(event.bytes, event.times.send_ms / 1000)
             case Closed():
                 self._outcomes.given_up(event.reason)
             case Unpinned():

@@ -31,8 +31,9 @@ ALLOWED: dict[str, set[str]] = {
     "decode_service": {*BASE, "engine", "kvtransfer", "worker"},
     "gateway": {*BASE},
     "workloads": {*BASE},
+    "simulation": {*BASE, "engine", "gateway", "kvtransfer", "worker", "workloads"},
     "dashboard": {*BASE, "workloads"},
-    "launcher": {*BASE, "workloads"},
+    "launcher": {*BASE, "simulation", "workloads"},
     "demo_model": set(),
 }
 ALLOWED["testing"] = {*BASE, "worker"}
@@ -54,6 +55,7 @@ WITH_ROOMS = (
     "gateway.openai",
     "launcher",
     "workloads",
+    "simulation",
     "testing",
     "benchmarks",
 )
@@ -92,10 +94,12 @@ PURE = (
     "infra",
     "checkpoints",
     "workloads",
+    "simulation",
     "engine/schedule",
     "engine/blocks",
     "engine/speculation/control",
     "kvtransfer/protocol",
+    "worker/roles",
 )
 HEAVY = ("torch", "zmq", "transformers")
 

@@ -23,9 +23,9 @@ from infra.network.sealing import Signer
 from infra.redis.adapter_list import ADAPTER_LIST_PURPOSE as LISTS
 from infra.redis.adapter_list import read
 from infra.redis.clients import Store
-from infra.redis.records import GatewayRecord
-from infra.redis.registry import HEARTBEAT_S, listed
+from infra.redis.records import HEARTBEAT_S, GatewayRecord
 from infra.redis.registry import RECORD_PURPOSE as RECORDS
+from infra.redis.registry import listed
 
 LEAVE_S = 3 * HEARTBEAT_S  # after which every gateway has reported whether it still uses a leaving adapter
 log = logging.getLogger("baton.worker")

@@ -9,8 +9,8 @@ from contracts.errors import StoreUnavailable
 from infra.network.sealing import Signer
 from infra.redis.clients import Store
 from infra.redis.queue import JobQueue
-from infra.redis.records import StatsSample, WorkerRecord
-from infra.redis.registry import HEARTBEAT_S, add_stats, publish, withdraw
+from infra.redis.records import HEARTBEAT_S, StatsSample, WorkerRecord
+from infra.redis.registry import add_stats, publish, withdraw
 from infra.redis.store import Outage
 from worker.gateways.connections import GatewayConnections
 from worker.life import Life

@@ -36,6 +36,7 @@ from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.parallel.peers import NO_PEERS
 from engine.parallel.rank_group import ONE_RANK
+from engine.schedule.admission import GROWTH_SHARE
 from engine.schedule.chunking import Chunking
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
@@ -96,7 +97,6 @@ MAX_CPU_DRAFT_TOKENS = 4
 
 With so few, Medusa trees seldom branch, and rows of a chain have the same bits as steps without draft tokens.
 """
-GROWTH_SHARE = 0.02  # share of the pool that admission keeps free for running sequences
 log = logging.getLogger("baton.worker")
 
 

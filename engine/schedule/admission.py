@@ -13,6 +13,8 @@ from engine.schedule.sequence import Sequence
 from engine.schedule.waiting_queue import WaitingQueue
 from infra.redis.records import KVCounts
 
+GROWTH_SHARE = 0.02  # share of a pool that admission keeps free for running sequences
+
 
 class BlockAdmission:
     """The queue, and the admission of its head if enough blocks stay free."""

@@ -234,6 +234,11 @@ class Scheduler:
         )
         return waiting.and_prompts(left)
 
+    @property
+    def launched_work(self) -> StepWork:
+        """Returns the work of the newest step, which is launched and not collected."""
+        return self._launched[-1].work
+
     # a step ---------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> StepPlan | None:

@@ -13,8 +13,8 @@ from contracts.errors import StoreRefused, StoreUnavailable
 from infra.network.sealing import Signer
 from infra.process.ticking import next_tick
 from infra.redis.clients import Store
-from infra.redis.records import FinishedRecord, GatewayRecord
-from infra.redis.registry import HEARTBEAT_S, add_finished, publish, withdraw
+from infra.redis.records import HEARTBEAT_S, FinishedRecord, GatewayRecord
+from infra.redis.registry import add_finished, publish, withdraw
 from infra.redis.store import Outage, ServerClock, answered
 
 MAX_WAITING_RECORDS = 10_000  # records of ended requests kept while Redis is away; the oldest are dropped first

@@ -14,7 +14,7 @@ from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.load_account import LoadAccount
 from gateway.requests.notices import WorkerNotices
 from gateway.requests.request import Request
-from gateway.requests.routing import RequestRouting
+from gateway.requests.routing import ROUTE_RETRY_S, RequestRouting
 from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
@@ -25,7 +25,6 @@ from infra.redis.queue import add_job
 from infra.redis.store import ServerClock
 from pricing.route import Choice
 
-ROUTE_RETRY_S = 0.1  # between two searches for a route for a retried sample
 MAX_CLOSED_STREAMS = 4  # workers of one request that left before their job came
 
 

@@ -96,6 +96,10 @@ class Entrance:
             self.gate.leave(waiting)
             waiting.is_head.set()
 
+    def head(self) -> str:
+        """Returns the request at the head of the gate's line; empty if none is known there."""
+        return next((request for request, waiting in self._in_line.items() if self.gate.is_turn(waiting)), "")
+
     def room(self, samples: int) -> bool:
         return len(self._decodes) + samples <= self._most
 
@@ -164,6 +168,11 @@ class Visit:
             self._aside = False
         until = inf if self._late else self._due + 0.001
         return self._waiting, min(until, sample.deadline)
+
+    def checked(self) -> None:
+        """Puts a waiting request back in line for its next check. Raises `APIError` if it was refused meanwhile."""
+        if self._waiting is not None:
+            self._entrance.gate.checked(self._waiting)
 
     async def wait(self) -> None:
         """Waits until a route should be searched again. Raises `APIError` (429) if too many requests wait."""

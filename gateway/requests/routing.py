@@ -12,6 +12,8 @@ from gateway.workers.router import Router
 from pricing.correction import FirstTokenCorrection
 from pricing.route import Choice
 
+ROUTE_RETRY_S = 0.1  # between two searches for a route for a retried sample
+
 
 class RequestRouting(Generic[Known]):
     """The router with what it is asked, and the verdict with what it expects. `now` is local time, s."""

@@ -15,6 +15,8 @@ from pricing.links import HostLocation
 from pricing.standing import Standing
 from pricing.steps import StepCosts
 
+HEARTBEAT_S = 1.0
+"""Between two renewals of a record."""
 Role = Literal["prefill", "decode"]
 Outcome = Literal["finished", "failed", "cancelled", "refused"]
 State = Literal["queued", "prefill", "decode"]

@@ -21,7 +21,6 @@ from infra.redis.clients import Store
 from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
 from infra.redis.store import KEY_PREFIX, answered
 
-HEARTBEAT_S = 1.0
 TTL_MS = 5_000  # of a record
 FINISHED_KEY = f"{KEY_PREFIX}finished"
 STATS_KEY = f"{KEY_PREFIX}stats"

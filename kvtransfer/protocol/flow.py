@@ -6,6 +6,7 @@ bytes are credited as soon as later bytes arrive.
 
 from collections import deque
 
+HANDOFF_DECAY = 0.9  # weight of a handoff in the link's rate after the next handoff
 MAX_LINK_OFFSET = 1 << 61  # a higher offset is a mistake, and would not fit into an answer
 
 
@@ -62,6 +63,23 @@ class LinkRate:
     def gigabytes_per_second(self) -> float:
         """The fastest recent measurement; 0 if the link was never busy."""
         return max(self._last, default=0.0) / 1e9
+
+
+class HandoffRate:
+    """A link's rate over its last handoffs: bytes over the seconds in which something was to be sent."""
+
+    def __init__(self) -> None:
+        self._sent = self._sending = 0.0  # bytes and seconds of sent handoffs, with decaying weights
+
+    def passed(self, size: int, seconds: float) -> None:
+        """Adds a successful handoff: its bytes, and the seconds of sending."""
+        self._sent = HANDOFF_DECAY * self._sent + size
+        self._sending = HANDOFF_DECAY * self._sending + seconds
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Returns 0 before the first handoff."""
+        return self._sent / self._sending if self._sending else 0.0
 
 
 class ReceiveWindow:

@@ -11,6 +11,7 @@ from contracts.slo import Objective
 from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
 from infra.redis.records import (
+    HEARTBEAT_S,
     FinishedRecord,
     GatewayRecord,
     KVCounts,
@@ -20,7 +21,7 @@ from infra.redis.records import (
     WorkerLoad,
     WorkerRecord,
 )
-from infra.redis.registry import HEARTBEAT_S, RECORD_PURPOSE, add_finished, add_stats, publish
+from infra.redis.registry import RECORD_PURPOSE, add_finished, add_stats, publish
 
 SIGNER = Signer(b"a secret that the page does not have", RECORD_PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"

@@ -1,0 +1,125 @@
+"""Runs a workload over a simulated deployment, and returns what its clients would see."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from contracts.ids import AttemptKey
+from contracts.slo import NO_OBJECTIVE, Objective
+from gateway.workers.liveness import RECONNECT_WITHIN_S
+from infra.redis.records import Role
+from kvtransfer.events import CancelAttempt
+from simulation.deployment import SimulatedDeployment
+from simulation.gateway import SimulatedGateway
+from simulation.links import SimulatedLinks
+from simulation.peers import Peers
+from simulation.timeline import Timeline
+from simulation.worker import SimulatedWorker
+from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
+from workloads.outcome import RequestOutcome
+from workloads.request import TimedRequest
+
+TRACE_VOCABULARY = 1 << 16
+SETTLE_S = 60.0
+"""Longest time behind the last answer for handoffs and pins to end."""
+
+
+class SimulatedDeath(Struct, frozen=True):
+    """A worker that dies at a time, s since the start; its gateway notices that its connection has ended."""
+
+    worker: str
+    at_s: float
+
+
+class Simulation:
+    """A deployment in simulated time. Prefill workers are called p1, p2, …; decode workers d1, d2, and so on."""
+
+    def __init__(self, deployment: SimulatedDeployment, objective: Objective = NO_OBJECTIVE) -> None:
+        self.timeline = Timeline()
+        self.workers: dict[str, SimulatedWorker] = {}
+        self._deployment = deployment
+        self._links = SimulatedLinks(self.timeline, deployment.transfer, deployment.link)
+        self._peers = Peers(self.timeline, self._links, deployment.front_s)
+        self.gateway = SimulatedGateway(
+            self.timeline,
+            deployment.gateway,
+            self._peers,
+            deployment.front_s,
+            objective,
+            TRACE_VOCABULARY,
+            self._cancel,
+        )
+        self._coming = 0
+        roles: tuple[tuple[Role, int], ...] = (("prefill", deployment.prefill), ("decode", deployment.decode))
+        for role, number in roles:
+            for at in range(1, number + 1):
+                self._add(f"{role[0]}{at}", role)
+
+    def run(self, requests: Iterable[TimedRequest], deaths: Iterable[SimulatedDeath] = ()) -> list[RequestOutcome]:
+        """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival."""
+        timeline = self.timeline
+        for each in requests:
+            self._coming += 1
+            timeline.at(each.due_s, partial(self._arrives, each))
+        for death in deaths:
+            timeline.at(death.at_s, partial(self._dies, death.worker))
+        timeline.run(lambda: not self._coming and not len(self.gateway))
+        last = timeline.now + SETTLE_S
+        timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self._living()))
+        return sorted(self.gateway.outcomes, key=lambda each: each.due_s)
+
+    def check_conservation(self) -> None:
+        """Raises AssertionError unless all living workers are idle, and all their blocks are free or cached."""
+        for worker in self._living():
+            assert not worker.busy(), f"{worker.epoch} still has work"
+            worker.scheduler.check_invariants()
+            assert worker.blocks.used_count == 0, f"{worker.epoch} holds {worker.blocks.used_count} blocks"
+
+    def _living(self) -> list[SimulatedWorker]:
+        return [each for each in self.workers.values() if each.alive]
+
+    def _add(self, epoch: str, role: Role) -> None:
+        worker = SimulatedWorker(self.timeline, epoch, role, self._deployment.device, self)
+        self.workers[epoch] = worker
+        self._links.add(worker)
+        self._peers.add(worker)
+
+    def _arrives(self, request: TimedRequest) -> None:
+        self._coming -= 1
+        self.gateway.arrives(request)
+
+    def _dies(self, epoch: str) -> None:
+        worker, peer = self.workers[epoch], self._peers.directory.get(epoch)
+        assert peer is not None
+        worker.alive = False
+        self._links.died(worker)
+        self.timeline.after(RECONNECT_WITHIN_S, partial(self.gateway.died, peer))
+
+    def _cancel(self, epoch: str, key: AttemptKey) -> None:
+        worker = self.workers[epoch]
+        if worker.alive:
+            worker.post(Kill(key, "cancelled"))
+            if worker.role == "decode":
+                self._links.from_decode(worker, CancelAttempt(key))
+
+    def posted(self, worker: SimulatedWorker, event: Any) -> None:
+        """Carries an event of a worker's engine to the gateway, or to the other end of a handoff."""
+        front = partial(self.timeline.after, self._deployment.front_s)
+        match event:
+            case Begin(emitted=emitted):
+                front(partial(self.gateway.emitted, worker.epoch, emitted))
+            case Emit(emitted=all_emitted):
+                for each in all_emitted:
+                    front(partial(self.gateway.emitted, worker.epoch, each))
+            case Fail(key=key, failure=failure):
+                front(partial(self.gateway.failed, worker.epoch, key, failure))
+            case KeysChanged(kept=kept, lost=lost):
+                worker.keys.change(kept, lost)
+            case Phase():
+                pass  # only a gateway that misses tokens asks for it
+            case _ if worker.role == "prefill":
+                self._links.from_prefill(worker, event)
+            case _:
+                self._links.from_decode(worker, event)

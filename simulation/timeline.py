@@ -1,0 +1,46 @@
+"""Simulated time: actions in the order of their times, and of equal times in the order in which they were planned."""
+
+import heapq
+from collections.abc import Callable
+
+
+class Timeline:
+    """A heap of actions that are due. `now`: s since the simulation's start."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.actions = 0
+        """Number of actions that were carried out."""
+        self._planned: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def at(self, due: float, action: Callable[[], None]) -> None:
+        """Plans an action; a time that has passed means now."""
+        self._count += 1
+        heapq.heappush(self._planned, (max(due, self.now), self._count, action))
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.at(self.now + seconds, action)
+
+    def run(self, over: Callable[[], bool]) -> None:
+        """Carries out actions until `over`, which is asked after each, or until none is left."""
+        while self._planned and not over():
+            self.now, _, action = heapq.heappop(self._planned)
+            self.actions += 1
+            action()
+
+
+class SimulatedClock:
+    """The clocks of a simulated worker: the server's time and its own are the same."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+
+    def now(self) -> float:
+        return self._timeline.now
+
+    def local(self, deadline: float) -> float:
+        return deadline
