@@ -16,6 +16,7 @@ from launcher.plan import plan
 from launcher.ray_process import ON_RAY, hand_over
 from launcher.run_service import run_service
 from launcher.run_tests import run_tests
+from launcher.simulate import simulate
 from launcher.status import status
 from launcher.up import up
 from launcher.words import answer
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "chat": chat,
     "bench": bench,
     "plan": plan,
+    "simulate": simulate,
     "status": status,
     "key": key,
     "run": run_service,

@@ -67,7 +67,7 @@ def plan(arguments: Sequence[str]) -> int:
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    shape = _shape(size, config)
+    shape = model_shape(size, config.quantization, config.kv_dtype)
     print(
         f"{config.model}: each token is multiplied by {shape.parameters / 1e9:.3g} billion weights\n"
         f"weights {shape.weights_bytes / 1e9:.3g} GB; KV of a token {shape.token_bytes / 1e3:.1f} kB, "
@@ -79,13 +79,13 @@ def plan(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _shape(size: ModelSize, config: PlanConfig) -> ModelShape:
+def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype) -> ModelShape:
     return ModelShape(
         size.parameters,
         size.weights_bytes,
-        size.token_bytes * (QUANTIZED_KV_SHARE if config.kv_dtype != "auto" else 1.0),
-        weights=WEIGHT_FORMATS[config.quantization],
-        kv=KV_FORMATS[config.kv_dtype],
+        size.token_bytes * (QUANTIZED_KV_SHARE if kv_dtype != "auto" else 1.0),
+        weights=WEIGHT_FORMATS[quantization],
+        kv=KV_FORMATS[kv_dtype],
     )
 
 

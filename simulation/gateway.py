@@ -25,7 +25,7 @@ from gateway.text.detokenizer import BytePieces
 from gateway.workers.prompt_keys import prompt_keys
 from infra.config.gateway import GatewayConfig
 from pricing.route import Choice
-from simulation.peers import GATEWAY_EPOCH, Peers, SimulatedPeer
+from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.timeline import Timeline
 from worker.events import AttemptFailure
 from workloads.outcome import RequestOutcome
@@ -53,7 +53,7 @@ class SimulatedGateway:
         self,
         timeline: Timeline,
         config: GatewayConfig,
-        peers: Peers,
+        peers: SimulatedPeers,
         front_s: float,
         objective: Objective,
         vocabulary: int,

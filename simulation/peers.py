@@ -21,7 +21,7 @@ class SimulatedPeer(Worker):
         self.usable = True
 
 
-class Peers:
+class SimulatedPeers:
     """Pings every worker and takes its heartbeats; a message takes `front_s` seconds."""
 
     def __init__(self, timeline: Timeline, links: SimulatedLinks, front_s: float) -> None:

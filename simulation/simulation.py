@@ -14,7 +14,7 @@ from kvtransfer.events import CancelAttempt
 from simulation.deployment import SimulatedDeployment
 from simulation.gateway import SimulatedGateway
 from simulation.links import SimulatedLinks
-from simulation.peers import Peers
+from simulation.peers import SimulatedPeers
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
 from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
@@ -33,7 +33,7 @@ class SimulatedDeath(Struct, frozen=True):
     at_s: float
 
 
-class Simulation:
+class DeploymentSimulation:
     """A deployment in simulated time. Prefill workers are called p1, p2, …; decode workers d1, d2, and so on."""
 
     def __init__(self, deployment: SimulatedDeployment, objective: Objective = NO_OBJECTIVE) -> None:
@@ -41,7 +41,7 @@ class Simulation:
         self.workers: dict[str, SimulatedWorker] = {}
         self._deployment = deployment
         self._links = SimulatedLinks(self.timeline, deployment.transfer, deployment.link)
-        self._peers = Peers(self.timeline, self._links, deployment.front_s)
+        self._peers = SimulatedPeers(self.timeline, self._links, deployment.front_s)
         self.gateway = SimulatedGateway(
             self.timeline,
             deployment.gateway,

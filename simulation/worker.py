@@ -29,7 +29,7 @@ VOCABULARY = 1 << 31
 DRAWN_TOKEN = 1
 
 
-class NoAdapters:
+class ModelAlone:
     """The adapters of a simulated worker: the model alone."""
 
     def has(self, digest: str) -> bool:
@@ -74,7 +74,7 @@ class SimulatedWorker:
         post = partial(around.posted, self)
         clock = SimulatedClock(timeline)
         parts = PolicyParts(
-            clock, post, NoAdapters(), WAITING_SHARE, self.spec, VOCABULARY, self.scheduler, self.blocks
+            clock, post, ModelAlone(), WAITING_SHARE, self.spec, VOCABULARY, self.scheduler, self.blocks
         )
         self._prefill = PrefillPolicy(parts) if role == "prefill" else None
         self.policy: PrefillPolicy | DecodePolicy = self._prefill or DecodePolicy(parts)

@@ -2,18 +2,15 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, Positive, Seconds, TPOTLimit, TTFTLimit
-from contracts.slo import SLO
+from contracts.kinds import Count, Positive, Seconds
+from launcher.bench.load_options import LoadOptions
 from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
-from workloads.arrivals import Arrivals, Profile
-from workloads.lengths import parse_lengths
-from workloads.request import Workload
 
 
-class BenchConfig(Struct, frozen=True, kw_only=True):
+class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     """Puts a load on an OpenAI-compatible endpoint, and measures what its clients see: TTFT, TPOT and goodput.
 
     Examples: ./baton bench --rate 4 | ./baton bench http://host:8000 --find-goodput --prompt-tokens 512 --output-tokens
@@ -24,96 +21,18 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="name of the model; empty: the first that the endpoint names")] = ""
     api_key_file: EndpointKeyFile = ""
     cert: EndpointCert = ""
-    rate: Annotated[float, Meta(gt=0, description="requests per second; with --peak, the lowest rate")] = 2.0
-    profile: Annotated[
-        Profile, Meta(description="how the rate changes from --rate to --peak: constant, ramp, sinusoid or steps")
-    ] = "constant"
-    peak: Annotated[float, Meta(ge=0, description="highest rate of a profile, in requests per second")] = 0.0
-    period: Annotated[Seconds, Meta(description="seconds of a ramp, of all steps, or of a sinusoid's wave")] = 60.0
-    burstiness: Annotated[
-        float,
-        Meta(gt=0, description="1: Poisson arrivals; below 1: gamma-distributed gaps with bursts; inf: even gaps"),
-    ] = 1.0
     concurrency: Annotated[
         Count,
         Meta(description="clients that each send a request when their last has ended, in place of a rate; 0: a rate"),
     ] = 0
-    seconds: Annotated[Seconds, Meta(description="seconds for which requests are sent, at each rate")] = 30.0
-    requests: Annotated[Count, Meta(description="requests at most; 0: as many as the seconds hold")] = 0
     warm_up: Annotated[
         Count, Meta(description="requests that are sent before, one after the other, and not measured")
     ] = 2
-    prompt_tokens: Annotated[
-        str,
-        Meta(
-            description="lengths of prompts of random token ids: 256, uniform:64-1024, lognormal:300,0.8 (median, "
-            "sigma); empty: example chats"
-        ),
-    ] = ""
-    output_tokens: Annotated[
-        str, Meta(description="lengths of answers, spelled like those of prompts; empty: as each example chat suits")
-    ] = ""
-    shared_tokens: Annotated[
-        Count, Meta(description="tokens of a prefix that all prompts of token ids share, beyond their own length")
-    ] = 0
     vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 4096
-    trace: Annotated[
-        str, Meta(description="file of recorded traffic to replay: Mooncake's JSON lines, BurstGPT's or Azure's CSV")
-    ] = ""
-    trace_speed: Annotated[float, Meta(gt=0, description="2: the trace's requests come twice as fast")] = 1.0
-    find_goodput: Annotated[
-        bool, Meta(description="search the highest rate at which --share of the requests are good")
-    ] = False
-    share: Annotated[float, Meta(gt=0, lt=1, description="share of good requests that the search wants")] = 0.9
-    bisections: Annotated[Count, Meta(description="rates between the last good and the first bad rate")] = 4
-    sweep: Annotated[
-        str, Meta(description="rates to measure one after the other, such as 1,2,4,8; empty: --rate alone")
-    ] = ""
-    slo_ttft_ms: TTFTLimit = 2000.0
-    slo_tpot_ms: TPOTLimit = 100.0
-    seed: Annotated[Count, Meta(description="seed of arrivals, lengths and prompts")] = 0
     timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
-    json: Annotated[str, Meta(description="file to write the report to; docs/foresight.md describes its form")] = ""
     compare: Annotated[
         str, Meta(description="two files that --json wrote, without other options: --compare before.json after.json")
     ] = ""
-
-    def slo(self) -> SLO:
-        return SLO(self.slo_ttft_ms, self.slo_tpot_ms)
-
-    def arrivals(self) -> Arrivals:
-        """Raises `ConfigError` for a profile without a peak above the rate, and for a peak without a profile."""
-        if (self.profile == "constant") != (self.peak == 0):
-            raise ConfigError(
-                "--peak", self.peak, f"goes with --profile ramp, sinusoid or steps, not with {self.profile}"
-            )
-        if self.peak and self.peak <= self.rate:
-            raise ConfigError("--peak", self.peak, f"must be above --rate {self.rate:g}")
-        return Arrivals(self.rate, self.profile, self.peak, self.period, self.burstiness)
-
-    def workload(self) -> Workload:
-        """Raises `ConfigError` for lengths that cannot be read, or that a workload of token ids lacks."""
-        prompt = parse_lengths(self.prompt_tokens, "--prompt-tokens") if self.prompt_tokens else None
-        output = parse_lengths(self.output_tokens, "--output-tokens") if self.output_tokens else None
-        if prompt is not None and output is None:
-            raise ConfigError("--output-tokens", "", "random token ids suit no length; say how long each answer is")
-        if prompt is None and self.shared_tokens:
-            raise ConfigError(
-                "--shared-tokens", self.shared_tokens, "needs --prompt-tokens: example chats share no prefix"
-            )
-        return Workload(prompt, output, self.shared_tokens)
-
-    def rates(self) -> list[float]:
-        """Returns the rates of `--sweep`. Raises `ConfigError`."""
-        try:
-            rates = [float(rate) for rate in self.sweep.split(",")]
-        except ValueError:
-            rates = []
-        if not rates or not all(0 < rate < float("inf") for rate in rates):
-            raise ConfigError(
-                "--sweep", self.sweep, "expected requests per second with commas between them, such as 1,2,4"
-            )
-        return rates
 
     def check(self) -> None:
         """Raises `ConfigError` for options that exclude each other, before anything is sent."""
@@ -128,7 +47,4 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
             raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
         if self.compare:
             raise ConfigError("--compare", self.compare, "stands alone: ./baton bench --compare before.json after.json")
-        self.arrivals()
-        self.workload()
-        if self.sweep:
-            self.rates()
+        self.check_load()

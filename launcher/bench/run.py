@@ -3,27 +3,24 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from itertools import islice, takewhile
-from pathlib import Path
+from itertools import islice
 
 import msgspec
 
 from infra.cli import spell
 from infra.process.ending import end
 from infra.process.tasks import child
+from launcher.bench.load_options import MAX_LOAD_REQUESTS
 from launcher.bench.options import BenchConfig
+from launcher.bench.rates import trial_seconds
 from launcher.bench.sender import Sender, http_client
 from launcher.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from workloads.goodput import Trial
 from workloads.outcome import RequestOutcome
 from workloads.report import Report, make_report
-from workloads.request import TimedRequest, timed
-from workloads.trace import read_trace
+from workloads.request import TimedRequest
 
-MIN_TRIAL_REQUESTS = 40
-"""Requests at each rate of a search, so that a good share of 90% differs from one of 75% by more than chance."""
-MAX_LOAD_REQUESTS = 1_000_000
 PROGRESS_PERIOD_S = 0.5
 
 
@@ -39,8 +36,7 @@ class BenchRun:
         self._warm = False
 
     def trial(self, rate: float) -> Trial:
-        seconds = max(self._config.seconds, MIN_TRIAL_REQUESTS / rate)
-        config = msgspec.structs.replace(self._config, rate=rate, seconds=seconds)
+        config = msgspec.structs.replace(self._config, rate=rate, seconds=trial_seconds(self._config, rate))
         return Trial(rate, self.load(config, give_up=True), self._config.share)
 
     def load(self, config: BenchConfig, give_up: bool = False) -> Report:
@@ -63,7 +59,7 @@ class BenchRun:
         self, config: BenchConfig, chance: random.Random, give_up: bool
     ) -> tuple[list[RequestOutcome], bool]:
         requests = config.workload().requests(chance)
-        load = _timed_requests(config, chance) if not config.concurrency else []
+        load = config.timed_requests(chance) if not config.concurrency else []
         async with http_client(self._endpoint, config.timeout) as client:
             if not self._warm:
                 self.stages.show("bench", "warming up")
@@ -106,12 +102,3 @@ def _longest_good_s(config: BenchConfig, load: Sequence[TimedRequest]) -> float:
     """Returns how long the longest answer may take, s, if it keeps both limits."""
     longest = max((each.request.output_tokens for each in load), default=1)
     return (config.slo_ttft_ms + config.slo_tpot_ms * (longest - 1)) / 1000
-
-
-def _timed_requests(config: BenchConfig, chance: random.Random) -> Sequence[TimedRequest]:
-    """Returns the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
-    most = config.requests or MAX_LOAD_REQUESTS
-    if config.trace:
-        return list(islice(read_trace(Path(config.trace), config.trace_speed), most))
-    times = takewhile(lambda at: at < config.seconds, config.arrivals().times(chance))
-    return timed(times, config.workload().requests(chance), most)

@@ -5,7 +5,7 @@ import pytest
 
 from infra.config.gateway import GatewayConfig
 from simulation.deployment import LinkFigures
-from simulation.simulation import SimulatedDeath, Simulation
+from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from tests.simulation.device import DEVICE, deployment, report, requests
 
 HANDS_OFF = GatewayConfig(model="simulated", handoff="always")
@@ -14,7 +14,7 @@ HANDS_OFF = GatewayConfig(model="simulated", handoff="always")
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (2, 3), (0, 1), (0, 2)])
 def test_every_request_ends_once_and_every_block_is_free(prefill: int, decode: int) -> None:
     coming = requests(5.0, 20.0)
-    simulation = Simulation(deployment(prefill, decode))
+    simulation = DeploymentSimulation(deployment(prefill, decode))
     outcomes = simulation.run(coming)
     simulation.check_conservation()
     assert [each.due_s for each in outcomes] == [each.due_s for each in coming]
@@ -27,14 +27,15 @@ def test_every_request_ends_once_and_every_block_is_free(prefill: int, decode: i
 
 def test_equal_seeds_make_equal_reports() -> None:
     first, second, other = (
-        msgspec.json.encode(report(Simulation(deployment(2, 2)).run(requests(6.0, 10.0, seed)))) for seed in (3, 3, 4)
+        msgspec.json.encode(report(DeploymentSimulation(deployment(2, 2)).run(requests(6.0, 10.0, seed))))
+        for seed in (3, 3, 4)
     )
     assert first == second != other
 
 
 def test_a_lone_prompt_takes_its_steps_and_its_messages() -> None:
     """One prompt on an idle worker: two ways of the gateway's messages, and one step."""
-    (came,) = Simulation(deployment(0, 1)).run(requests(1.0, 0.5)[:1])
+    (came,) = DeploymentSimulation(deployment(0, 1)).run(requests(1.0, 0.5)[:1])
     assert came.timings is not None
     tokens = came.prompt_tokens
     steps = -(-tokens // DEVICE.step_tokens)
@@ -52,7 +53,7 @@ def test_kv_takes_the_time_of_its_link() -> None:
         ("far", LinkFigures(1e12, 0.1)),
     ):
         described = msgspec.structs.replace(deployment(1, 1), link=link, gateway=HANDS_OFF)
-        simulation = Simulation(described)
+        simulation = DeploymentSimulation(described)
         (came,) = simulation.run(requests(1.0, 0.5)[:1])
         simulation.check_conservation()
         assert came.timings is not None and simulation.workers["p1"].status.load.handoffs == 1
@@ -72,31 +73,31 @@ def test_a_small_window_bounds_a_far_link() -> None:
         described = deployment(1, 1)
         transfer = msgspec.structs.replace(described.transfer, window=window, frame=1 << 20)
         described = msgspec.structs.replace(described, link=link, gateway=HANDS_OFF, transfer=transfer)
-        (came,) = Simulation(described).run(requests(1.0, 0.5)[:1])
+        (came,) = DeploymentSimulation(described).run(requests(1.0, 0.5)[:1])
         gaps.append(came.gaps_ms[0])
     trips = came.prompt_tokens * DEVICE.token_bytes / (1 << 22) - 1
     assert gaps[1] - gaps[0] > 0.7 * trips * 50.0
 
 
 def test_shared_prefixes_are_found() -> None:
-    outcomes = Simulation(deployment(0, 1)).run(requests(5.0, 10.0, shared=800))
+    outcomes = DeploymentSimulation(deployment(0, 1)).run(requests(5.0, 10.0, shared=800))
     assert 0.4 < report(outcomes).cached_share < 0.6
 
 
 @pytest.mark.parametrize("dies", ["p1", "d1"])
 def test_a_worker_that_dies_loses_no_request(dies: str) -> None:
     coming = requests(6.0, 20.0)
-    simulation = Simulation(msgspec.structs.replace(deployment(2, 2), gateway=HANDS_OFF))
+    simulation = DeploymentSimulation(msgspec.structs.replace(deployment(2, 2), gateway=HANDS_OFF))
     outcomes = simulation.run(coming, [SimulatedDeath(dies, 8.0)])
     simulation.check_conservation()
     assert len(outcomes) == len(coming) and not report(outcomes).errors
     for came, planned in zip(outcomes, coming, strict=True):
         assert came.timings is not None and came.timings.output_tokens == planned.request.output_tokens
-    untroubled = Simulation(msgspec.structs.replace(deployment(2, 2), gateway=HANDS_OFF)).run(coming)
+    untroubled = DeploymentSimulation(msgspec.structs.replace(deployment(2, 2), gateway=HANDS_OFF)).run(coming)
     later = [came.ended_s - other.ended_s for came, other in zip(outcomes, untroubled, strict=True)]
     assert max(later) > 0.2, "the gateway notices an end after half a second"
 
 
 def test_without_workers_requests_fail() -> None:
-    outcomes = Simulation(deployment(0, 1)).run(requests(2.0, 4.0), [SimulatedDeath("d1", 0.0)])
+    outcomes = DeploymentSimulation(deployment(0, 1)).run(requests(2.0, 4.0), [SimulatedDeath("d1", 0.0)])
     assert {each.error for each in outcomes} <= {"no_workers", "timeout", "retries_failed"} and len(outcomes) > 2

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from launcher.bench.bench import BAD_INPUT, bench
+from launcher.bench.bench import bench
+from launcher.bench.rates import BAD_INPUT
 from launcher.options import ROOT
 from tests.dashboard.stand_in import StandIn
 from workloads.report import Report

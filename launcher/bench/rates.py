@@ -1,0 +1,62 @@
+"""Measures several rates, or searches the highest that keeps its promises, and writes reports."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from contracts.errors import ConfigError
+from launcher.bench.load_options import LoadOptions
+from workloads.goodput import Trial, best, search
+from workloads.report import share_interval
+
+ALL_ANSWERED, SOME_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+MIN_TRIAL_REQUESTS = 40
+"""Requests at each rate of a search, so that a good share of 90% differs from one of 75% by more than chance."""
+
+
+def trial_seconds(config: LoadOptions, rate: float) -> float:
+    return max(config.seconds, MIN_TRIAL_REQUESTS / rate)
+
+
+def measure_rates(config: LoadOptions, measure: Callable[[float], Trial], settle: Callable[[], None]) -> int:
+    """Prints a line for each rate, and the goodput; returns the exit status. `settle` ends a line of progress."""
+    trials = list[Trial]()
+    print(f"{'requests/s':>10}{'good':>8}{'95% sure':>12}{'TTFT p50, p90':>18}{'TPOT p50, p90':>18}{'errors':>8}")
+    rates = search(measure, config.rate, config.bisections) if config.find_goodput else map(measure, config.rates())
+    for trial in rates:
+        trials.append(trial)
+        settle()
+        print(_line(trial), flush=True)
+        if trial.report.interrupted:
+            break
+    write_report(config.json, [{"rate": trial.rate, "report": trial.report} for trial in trials])
+    if (found := best(trials)) is None:
+        print(f"goodput   0: at no rate were {config.share:.0%} of the requests good")
+    else:
+        print(f"goodput   {found.goodput:.2f} requests/s, at a rate of {found.rate:.3g}/s")
+        unsure = [f"{trial.rate:.3g}" for trial in trials if not trial.sure]
+        if unsure:
+            print(f"          chance may have decided at {', '.join(unsure)}/s; a longer --seconds makes it surer")
+    if trials[-1].report.interrupted:
+        return INTERRUPTED
+    return SOME_FAILED if any(trial.report.errors for trial in trials) else ALL_ANSWERED
+
+
+def _line(trial: Trial) -> str:
+    report = trial.report
+    low, high = share_interval(report.good, report.requests)
+    ttft, tpot = (f"{each.p50:.0f}, {each.p90:.0f}" for each in (report.ttft_ms, report.tpot_ms))
+    interval = f"{100 * low:.0f} to {100 * high:.0f}%"
+    share = f"{100 * report.good_share:.0f}%"
+    return f"{trial.rate:10.3g}{share:>8}{interval:>12}{ttft:>18}{tpot:>18}{sum(report.errors.values()):8}"
+
+
+def write_report(path: str, value: object) -> None:
+    """Raises `ConfigError` if the file cannot be written."""
+    if not path:
+        return
+    try:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+    except OSError as error:
+        raise ConfigError("--json", path, error.strerror or "cannot be written") from None

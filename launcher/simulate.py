@@ -1,0 +1,171 @@
+"""Simulates a deployment under a load (`baton simulate`), in the words of `baton bench` and with its report."""
+
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from checkpoints.model_location import locate
+from checkpoints.model_size import model_size
+from contracts.errors import BatonError, ConfigError
+from contracts.kinds import Count, KVDtype, Positive, Quantization
+from infra.cli import parse, spell
+from launcher.bench.load_options import LoadOptions
+from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, measure_rates, trial_seconds, write_report
+from launcher.host.gpus import USABLE_MEMORY_SHARE
+from launcher.plan import model_shape
+from pricing.capacity import Capacity
+from pricing.gpu_rates import GPU_RATES
+from pricing.gpu_step_time import expected_costs, step_seconds
+from pricing.steps import StepCosts, StepWork
+from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice
+from simulation.simulation import DeploymentSimulation, SimulatedDeath
+from workloads.goodput import Trial
+from workloads.report import Report, make_report
+from workloads.table import table
+
+MAX_SIMULATED_WORKERS = 1024
+COSTS_NAME = "--costs"
+
+
+class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
+    """Simulates a deployment under a load: the code that serves, in simulated time, without a model and a GPU.
+
+    A step lasts what a roofline of the GPU's data sheet says, times --factor, or what a worker has measured (--costs).
+    Example: ./baton simulate --model meta-llama/Llama-3.1-8B --gpu H100 --prefill 2 --decode 2 --rate 8 --prompt-tokens
+    2000 --output-tokens 200
+    """
+
+    model: Annotated[str, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")]
+    gpu: Annotated[str, Meta(description=f"kind of GPU of each worker, of: {', '.join(GPU_RATES)}")] = "H100"
+    factor: Annotated[
+        float, Meta(gt=0, description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out")
+    ] = 1.0
+    costs: Annotated[
+        str, Meta(description="JSON file of a worker's measured step costs, in place of --gpu's roofline")
+    ] = ""
+    kv_tokens: Annotated[
+        Count, Meta(description="tokens of KV that a worker holds; 0: as many as fit into the GPU beside the weights")
+    ] = 0
+    step_tokens: Annotated[Positive, Meta(description="token budget of a step")] = 8192
+    prefill: Annotated[
+        Count, Meta(le=MAX_SIMULATED_WORKERS, description="prefill workers; 0: decode workers answer alone")
+    ] = 1
+    decode: Annotated[Positive, Meta(le=MAX_SIMULATED_WORKERS, description="decode workers")] = 1
+    quantization: Annotated[Quantization, Meta(description="weights: none, int8, int4 or fp8")] = "none"
+    kv_dtype: Annotated[KVDtype, Meta(description="KV: auto (16 bits), fp8 or int8")] = "auto"
+    link_gb_per_s: Annotated[float, Meta(gt=0, description="GB/s of KV between two workers")] = 10.0
+    link_round_trip_ms: Annotated[float, Meta(ge=0, description="milliseconds of a round trip between workers")] = 0.1
+    dies: Annotated[
+        str, Meta(description="a worker and the second at which it dies, such as p1@30 or d2@12.5; empty: none")
+    ] = ""
+
+    def deaths(self) -> list[SimulatedDeath]:
+        """Raises `ConfigError` for a worker that is not simulated."""
+        if not self.dies:
+            return []
+        worker, _, at = self.dies.partition("@")
+        known = {f"p{at}" for at in range(1, self.prefill + 1)} | {f"d{at}" for at in range(1, self.decode + 1)}
+        try:
+            at_s = float(at)
+        except ValueError:
+            at_s = -1.0
+        if worker not in known or not 0 <= at_s < float("inf"):
+            raise ConfigError("--dies", self.dies, f"expected one of {', '.join(sorted(known)[:8])}, @ and a second")
+        return [SimulatedDeath(worker, at_s)]
+
+    def check(self) -> None:
+        """Raises `ConfigError` for options that make no load or that exclude each other."""
+        self.check_load()
+        self.deaths()
+        ways = {"--trace": self.trace, "--find-goodput": self.find_goodput, "--sweep": self.sweep}
+        given = [name for name, value in ways.items() if value]
+        if len(given) > 1:
+            raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
+        if not self.trace and not self.prompt_tokens:
+            raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
+        if self.gpu not in GPU_RATES:
+            raise ConfigError("--gpu", self.gpu, f"is none of {', '.join(GPU_RATES)}")
+
+
+def simulate(arguments: Sequence[str]) -> int:
+    """Runs the command and returns its exit status."""
+    try:
+        config = parse(SimulateConfig, arguments, "baton simulate")
+        config.check()
+        return _run(config, _deployment(config))
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
+    workers = f"{config.prefill} prefill and {config.decode} decode" if config.prefill else f"{config.decode}"
+    steps = f"costs of {config.costs}" if config.costs else f"{config.factor:g} x the roofline of {config.gpu}"
+    pool = deployment.device.blocks * deployment.device.block_tokens
+    print(f"simulated: {workers} workers, {pool} tokens of KV each; a step lasts {steps}")
+    if config.find_goodput or config.sweep:
+        return measure_rates(config, lambda rate: _trial(config, deployment, rate), lambda: None)
+    report = _report(config, deployment)
+    print("\n".join(table(report)))
+    write_report(config.json, report)
+    return SOME_FAILED if report.errors else ALL_ANSWERED
+
+
+def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float) -> Trial:
+    at_rate = msgspec.structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
+    return Trial(rate, _report(at_rate, deployment), config.share)
+
+
+def _report(config: SimulateConfig, deployment: SimulatedDeployment) -> Report:
+    simulation = DeploymentSimulation(deployment)
+    outcomes = simulation.run(config.timed_requests(random.Random(config.seed + 1)), config.deaths())
+    simulation.check_conservation()
+    load = {each.option: each.text for each in spell(config) if not each.usual}
+    return make_report(outcomes, config.slo(), server="simulated", model=config.model, load=load)
+
+
+def _deployment(config: SimulateConfig) -> SimulatedDeployment:
+    """Raises `ConfigError` for a model or costs that cannot be read, or that leave no room for KV."""
+    directory = locate(config.model, patterns=("*.json",), weights=False)
+    if not (directory / "config.json").is_file():
+        raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
+    shape = model_shape(model_size(directory, "auto", config.quantization), config.quantization, config.kv_dtype)
+    gpu = GPU_RATES[config.gpu]
+    costs = _costs(config.costs) if config.costs else expected_costs(shape, gpu)
+    tokens = config.kv_tokens or Capacity(shape, gpu, USABLE_MEMORY_SHARE).pool_tokens
+
+    def roofline(work: StepWork) -> float:
+        return config.factor * step_seconds(shape, work, gpu)
+
+    device = SimulatedDevice(
+        name=config.gpu,
+        seconds=costs.seconds if config.costs else roofline,
+        costs=msgspec.structs.replace(costs, most_tokens=config.step_tokens),
+        token_bytes=round(shape.token_bytes),
+        blocks=0,
+        step_tokens=config.step_tokens,
+    )
+    blocks = tokens // device.block_tokens
+    if blocks < 2:
+        raise ConfigError("--gpu", config.gpu, f"{config.model} leaves it no room for KV; plan says how many hold it")
+    link = LinkFigures(config.link_gb_per_s * 1e9, config.link_round_trip_ms / 1000)
+    return SimulatedDeployment(
+        prefill=config.prefill, decode=config.decode, device=msgspec.structs.replace(device, blocks=blocks), link=link
+    )
+
+
+def _costs(path: str) -> StepCosts:
+    try:
+        costs = msgspec.json.decode(Path(path).read_bytes(), type=StepCosts)
+    except OSError as error:
+        raise ConfigError(COSTS_NAME, path, error.strerror or "cannot be read") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(COSTS_NAME, path, f"are no step costs: {error}") from None
+    if not costs.known:
+        raise ConfigError(COSTS_NAME, path, "has no prompt_token, the seconds of a prompt's token")
+    return costs
