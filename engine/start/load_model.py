@@ -177,18 +177,19 @@ def _load_ours(
 def _for_ranks(config: EngineConfig, device: torch.device, model: ModelConfig) -> EngineConfig:
     """Returns the settings of a model that is cut among ranks. Raises `ConfigError` for settings that cannot be."""
     has_experts = any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
-    unsupported = ("native", "triton") if has_experts else ("triton",)
     uncut = {
         "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
         "--lora, --allow-lora-loading": config.lora or config.allow_lora_loading,
         "--host-kv-memory": config.host_kv_memory,
         "--device": "" if device.type == "cpu" else config.device,
-        "--cpu-backend": config.cpu_backend if config.cpu_backend in unsupported else "",
+        "--cpu-backend": "native" if has_experts and config.cpu_backend == "native" else "",
     }
     for key, value in uncut.items():
         if value:
             raise ConfigError(key, value, "it does not work with --tensor-parallel yet")
-    return structs.replace(config, cpu_backend="torch") if has_experts else config
+    if has_experts and config.cpu_backend == "auto":
+        return structs.replace(config, cpu_backend="torch")
+    return config
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:

@@ -56,7 +56,6 @@ def sort_chunks(chosen: Tensor, pairs: Tensor, owners: Tensor, *, experts: int, 
         before,
         pairs,
         owners,
-        chosen.numel(),
         owners.shape[0],
         chunks,
         ROWS=rows,
@@ -87,21 +86,20 @@ def _count(
         owner = tl.load(chosen + start + place, mask=start + place < count, other=EXPERTS)
         tl.store(keys + start + place, owner * PIECE + place)
         tl.store(before + start // PIECE * BINS + bins, found)
-        padding = tl.minimum(tl.maximum(start + PIECE - count, 0), PIECE)  # is counted for expert 0
-        found += tl.histogram(tl.where(owner == EXPERTS, 0, owner), BINS) - tl.where(bins == 0, padding, 0)
+        left_out = tl.sum((owner == EXPERTS).to(tl.int32), 0)  # padding and pairs of no expert, as if of expert 0
+        found += tl.histogram(tl.where(owner == EXPERTS, 0, owner), BINS) - tl.where(bins == 0, left_out, 0)
     tl.store(counts + chunk * BINS + bins, found)
 
 
-# All three change with the batch: another kernel would be compiled while a request waits.
+# Both change with the batch: another kernel would be compiled while a request waits.
 @launched_directly
-@triton.jit(do_not_specialize=["count", "tiles", "chunks"])
+@triton.jit(do_not_specialize=["tiles", "chunks"])
 def _place(
     keys: tl.tensor,
     counts: tl.tensor,
     before: tl.tensor,
     pairs: tl.tensor,
     owners: tl.tensor,
-    count: tl.tensor,
     tiles: tl.tensor,
     chunks: tl.tensor,
     EXPERTS: tl.constexpr,
@@ -138,8 +136,8 @@ def _place(
                 # An equal expert's key is smaller by 1 … place, if it comes before; all others by less or more.
                 behind = (key[None, :] - 1 - theirs[:, None]).to(tl.uint32, bitcast=True)
                 rank += tl.sum((behind < place[None, :].to(tl.uint32)).to(tl.int32), 0)
-            there = pair < count
             owner = key // PIECE
+            there = owner < EXPERTS
             row = tl.load(begins + owner, mask=there, other=0)
             row += tl.load(before + first // PIECE * BINS + owner, mask=there, other=0) + rank
             tl.store(pairs + row, pair, mask=there)

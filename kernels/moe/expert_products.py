@@ -105,12 +105,16 @@ def down(gated: Tensor, product: Expert, tiles: Tiles, shares: Tensor, *, config
     return given
 
 
-def summed(given: Tensor, used: int) -> Tensor:
-    """Adds up `[tokens x used, hidden]` over each token's experts, in fp32; returns `[tokens, hidden]`."""
-    tokens, width = len(given) // used, given.shape[1]
+def summed(given: Tensor, chosen: Tensor, experts: int) -> Tensor:
+    """Adds up `[tokens x used, hidden]` over each token's experts, in fp32; returns `[tokens, hidden]`.
+
+    Rows of other ranks' experts, whose number in `chosen` `[tokens, used]` is `experts`, count as zeros.
+    """
+    (tokens, used), width = chosen.shape, given.shape[1]
     output = given.new_empty((tokens, width))
     if tokens:
-        _sum_used[(tokens, tile_count(width, SUM_TILE))](given, output, WIDTH=width, USED=used, TILE=SUM_TILE)
+        grid = (tokens, tile_count(width, SUM_TILE))
+        _sum_used[grid](given, chosen, output, WIDTH=width, USED=used, EXPERTS=experts, TILE=SUM_TILE)
     return output
 
 
@@ -220,12 +224,21 @@ def _multiply(
 
 @launched_directly
 @triton.jit
-def _sum_used(given: tl.tensor, output: tl.tensor, WIDTH: tl.constexpr, USED: tl.constexpr, TILE: tl.constexpr) -> None:
+def _sum_used(
+    given: tl.tensor,
+    chosen: tl.tensor,
+    output: tl.tensor,
+    WIDTH: tl.constexpr,
+    USED: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = column < WIDTH
     here = given + token * (USED * WIDTH) + column
     total = tl.zeros([TILE], tl.float32)
     for turn in tl.static_range(USED):
-        total += tl.load(here + turn * WIDTH, mask=inside, other=0.0).to(tl.float32)
+        is_own = tl.load(chosen + token * USED + turn) < EXPERTS
+        total += tl.load(here + turn * WIDTH, mask=inside & is_own, other=0.0).to(tl.float32)
     tl.store(output + token * WIDTH + column, total.to(output.dtype.element_ty), mask=inside)

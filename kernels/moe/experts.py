@@ -49,7 +49,8 @@ def experts(
 
     Args:
         x: `[tokens, hidden]` fp32, bf16 or fp16, contiguous.
-        chosen: `[tokens, used]` int32, the experts of each token, contiguous.
+        chosen: `[tokens, used]` int32, the experts of each token, contiguous; an expert of another rank, which adds
+            nothing here, has the number behind the last.
         shares: `[tokens, used]` fp32, what each expert's output is multiplied by, contiguous.
         first: gate and up, one below the other, `[experts, 2 x intermediate, hidden]` in the format of `x`, or packed.
         second: `[experts, hidden, intermediate]`, the same.
@@ -80,7 +81,7 @@ def experts(
         given = packed_products.down(between, second, tiles, shares, config=config)
     else:
         given = down(between, second, tiles, shares, config=config)
-    return summed(given, used)
+    return summed(given, chosen, count)
 
 
 def experts_of(product: Expert | PackedExpert) -> int:

@@ -56,7 +56,7 @@ def sort_by_expert(chosen: Tensor, experts: int, rows: int, *, config: Config | 
     """Sorts pairs by their experts.
 
     Args:
-        chosen: `[tokens, used]` int32, 0 … experts - 1, contiguous.
+        chosen: `[tokens, used]` int32, 0 … experts - 1, contiguous; pairs of the number `experts` are left out.
         experts: how many there are.
         rows: of a tile.
 

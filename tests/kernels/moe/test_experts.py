@@ -108,6 +108,15 @@ def test_random_choices(tokens: int, used: int, count: int, device: torch.device
     made.check(made.run())
 
 
+@pytest.mark.parametrize("tokens", [1, 9, 70])
+def test_experts_of_other_ranks_add_nothing(tokens: int, device: torch.device, dtype: torch.dtype) -> None:
+    """Nothing is computed for them: their rows hold whatever the memory held."""
+    chosen = drawn(tokens, 3, 8)
+    chosen[0] = 5
+    made = problem(chosen.clamp(max=5), 5, device, dtype)
+    made.check(made.run())
+
+
 @pytest.mark.parametrize("activation", get_args(Activation))
 def test_biases_and_activations(activation: Activation, device: torch.device, dtype: torch.dtype) -> None:
     made = problem(drawn(5, 2, 4), 4, device, dtype, bias=True, activation=activation)

@@ -31,7 +31,8 @@ def check(chosen: Tensor, experts: int, rows: int, config: Config | None = None)
     assert torch.equal(found.owners, expected.owners)
     needed = int((found.owners != NO_PAIR).sum()) * rows
     assert torch.equal(found.pairs[:needed], expected.pairs[:needed])
-    assert expected.pairs.sort().values[-chosen.numel() or needed :].tolist() == [*range(chosen.numel())]
+    own = (chosen.flatten() < experts).nonzero().flatten().tolist()
+    assert expected.pairs.sort().values[len(expected.pairs) - len(own) :].tolist() == own
     return found
 
 
@@ -43,6 +44,13 @@ def test_pairs_are_in_tiles_of_their_experts(
     tokens: int, used: int, experts: int, rows: int, device: torch.device
 ) -> None:
     check(drawn(tokens, used, experts, device), experts, rows)
+
+
+@pytest.mark.parametrize(("tokens", "used", "experts"), [(1, 4, 60), (3, 1, 1), (300, 4, 8), (700, 6, 16)])
+def test_pairs_of_other_ranks_experts_are_left_out(tokens: int, used: int, experts: int, device: torch.device) -> None:
+    chosen = drawn(tokens, used, 2 * experts + 2, device)
+    chosen[0] = experts
+    check(chosen.clamp(max=experts), experts, 16)
 
 
 @pytest.mark.parametrize("expert", [0, 5, 30])
