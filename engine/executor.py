@@ -44,7 +44,6 @@ from engine.speculation.verify.verification import (
     works_by_row,
 )
 
-BARRIER_BYTE = torch.zeros(1, dtype=torch.uint8)
 """What ranks broadcast only to wait for each other."""
 
 
@@ -141,7 +140,7 @@ class Executor:
         with torch.inference_mode(), device_errors():
             self.engine.peers.move(moves)
             self.engine.pool.move(moves)
-            self.engine.group.collective.broadcast(BARRIER_BYTE)  # KV may land now, on other ranks too
+            self.engine.group.collective.meet()  # KV may land now, on other ranks too
 
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
@@ -151,8 +150,9 @@ class Executor:
         assert len(self._launched) < self.engine.launch_depth, "collect before launching another step"
         with torch.inference_mode(), device_errors():
             plan, drafted = self._pending.of(plan)
-            self.engine.peers.launch(plan)
-            self._launched.append(replace(self._run(plan, drafted), drafted=drafted))
+            recorded = self._is_recorded(plan)
+            self.engine.peers.launch(plan, recorded)
+            self._launched.append(replace(self._run(plan, drafted, recorded), drafted=drafted))
 
     def collect(self) -> StepResult:
         """Waits for the oldest launched step and returns its result. Raises `DeviceError` as `move` does."""
@@ -265,14 +265,15 @@ class Executor:
             hidden = engine.model.forward(batch, engine.attention.begin(batch), engine.pool.written)
             return engine.model.logits(hidden).float()
 
-    def _run(self, plan: StepPlan, drafted: Mapping[int, DraftedTokens]) -> LaunchedStep:
+    def _run(self, plan: StepPlan, drafted: Mapping[int, DraftedTokens], recorded: bool) -> LaunchedStep:
         self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
         if self._constraints is not None:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         drawn_works = [plan.works[index] for index in sampled]
         works = works_by_row(drawn_works)
-        states_of_rows, logits, prompt_scores = self._logits(plan, before_drafts(self._before, plan.works, drafted))
+        before = before_drafts(self._before, plan.works, drafted)
+        states_of_rows, logits, prompt_scores = self._logits(plan, before, recorded)
         states = self._told_states(plan, states_of_rows)
         hidden = states_of_rows if self._proposer is not None else None
         if not works:
@@ -312,7 +313,13 @@ class Executor:
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
-    def _logits(self, plan: StepPlan, before: Sampled | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _is_recorded(self, plan: StepPlan) -> bool:
+        """Returns whether a recorded step computes this plan."""
+        engine, follower = self.engine, self._follower
+        observed = self._on_layer is not None or (follower is not None and follower.stores(plan))
+        return engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan)
+
+    def _logits(self, plan: StepPlan, before: Sampled | None, recorded: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
         Pending tokens are among the tokens of `before`. Also returns the scores of prompts' tokens if a work requests
@@ -321,8 +328,8 @@ class Executor:
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
         follower = self._follower
-        observed = self._on_layer is not None or (follower is not None and follower.stores(plan))
-        if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
+        if recorded:
+            assert engine.decode_steps is not None
             hidden = engine.decode_steps.run(plan.works, before, adapters)
             if self._proposer is not None:  # read at collection, perhaps during the next step
                 hidden = hidden.clone()
@@ -354,7 +361,7 @@ class Executor:
             states = model.forward(batch, step, stored)
             if self.engine.group.is_cut:
                 if not len(states):  # then the last layer has no sum in which ranks wait for each other
-                    self.engine.group.collective.broadcast(BARRIER_BYTE)
+                    self.engine.group.collective.meet()
                 self._tell(plan, len(self._groups) - 1)
             return states
         every = torch.arange(len(batch.token_ids), device=self._device)

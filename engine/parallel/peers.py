@@ -18,7 +18,13 @@ class Peers(Protocol):
 
     def move(self, moves: Sequence[BlockMove]) -> None: ...
 
-    def launch(self, plan: StepPlan) -> None: ...
+    def record(self, longest: int) -> None:
+        """Lets each rank record decode steps of texts of up to `longest` tokens, as this rank does next."""
+        ...
+
+    def launch(self, plan: StepPlan, recorded: bool) -> None:
+        """`recorded`: whether a recorded step computes the plan."""
+        ...
 
 
 class NoPeers:
@@ -30,7 +36,10 @@ class NoPeers:
     def move(self, moves: Sequence[BlockMove]) -> None:
         return
 
-    def launch(self, plan: StepPlan) -> None:
+    def record(self, longest: int) -> None:
+        return
+
+    def launch(self, plan: StepPlan, recorded: bool) -> None:
         return
 
 

@@ -24,6 +24,10 @@ class Collective(Protocol):
         """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
         ...
 
+    def meet(self) -> None:
+        """Lets this rank go on when all ranks have come here, and what they did before is done."""
+        ...
+
 
 class Alone:
     """The collective of a single rank."""
@@ -36,6 +40,9 @@ class Alone:
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor
+
+    def meet(self) -> None:
+        return
 
 
 @dataclass(frozen=True)

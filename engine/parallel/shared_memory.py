@@ -93,6 +93,10 @@ class SharedMemoryCollective:
             received[begin : begin + step] = self._exchange(own, [len(piece), *others])[0]
         return received.view(tensor.shape)
 
+    def meet(self) -> None:
+        """Waits until all ranks have come here."""
+        self._exchange(self._memory[:0], [0] * self._shard.ranks)
+
     def close(self) -> None:
         for each in self._sockets.values():
             each.close()

@@ -9,11 +9,9 @@ import torch
 from msgspec import structs
 
 from contracts.kv.spec import KVSpec
-from engine.backends.base import DecodeSteps
-from engine.device import device_errors, device_label, dtype_name
+from engine.device import device_label, dtype_name
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
-from engine.kv.pool import KVPool
 from engine.model.config import TextModel
 from engine.model.formats.registry import open_checkpoint
 from engine.model.quantized import Form
@@ -26,9 +24,9 @@ from engine.start.load_model import load_model
 from engine.start.load_proposer import LoadedProposer, load_proposer
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
+from engine.start.recording import record_decode_steps
 from engine.start.sizing import blocks_that_fit, cpu_spare, host_slots, step_tokens
 from infra.config.engine import EngineConfig
-from infra.config.speculation import MAX_DRAFT_TOKENS, proposing
 from infra.process.status import Progress
 from infra.redis.records import Memory
 from infra.sizes import format_bytes
@@ -37,10 +35,6 @@ from pricing.seed import seeded
 from pricing.steps import StepCosts
 
 LOG = logging.getLogger(__name__)
-
-MAX_RECORDED_DRAFT_TOKENS = 7
-"""Maximum draft tokens of a sequence in recorded decode steps, unless --speculative-tokens sets their number or they
-form a tree: these and the token before them are the queries of one attention tile."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +103,7 @@ def load_engine(
     costs = seeded(
         measured, loaded.parameters, loaded.model.weights_bytes(), spec.token_bytes(), len(model_config.layers)
     )
+    peers.record(model_config.max_model_len)
     ready = LoadedEngine(
         backend=loaded.backend,
         model=loaded.model,
@@ -116,7 +111,9 @@ def load_engine(
         pool=engine.pool,
         attention=engine.attention,
         launch_depth=engine.launch_depth,
-        decode_steps=_record_decode_steps(config, loaded, model_config, engine.pool, progress, proposer.tree),
+        decode_steps=record_decode_steps(
+            config, loaded, engine.pool, model_config.max_model_len, progress, proposer.tree
+        ),
         adapters=loaded.adapters,
         parameters=loaded.parameters,
         forms=loaded.forms,
@@ -150,34 +147,6 @@ def _size_pool(
 def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, pool_bytes: int) -> HostTier | None:
     slots = host_slots(config, spec, pool_bytes if device.type != "cuda" else 0)
     return HostTier(slots, spec.groups[0], device, config.host_kv_directory) if slots else None
-
-
-def _record_decode_steps(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    model_config: TextModel,
-    pool: KVPool,
-    progress: Progress,
-    tree: tuple[int, ...],
-) -> DecodeSteps | None:
-    """Returns the recorded decode steps; None if they are off, or a model's steps cannot be recorded."""
-    if config.decode_graphs != "on" or not loaded.is_ours:
-        return None
-    max_sequences = min(config.max_sequences, config.max_batch_tokens)
-    draft_tokens = config.speculative_tokens or MAX_DRAFT_TOKENS[proposing(config)]
-    if not tree and not config.speculative_tokens:
-        draft_tokens = min(draft_tokens, MAX_RECORDED_DRAFT_TOKENS)
-    with torch.inference_mode(), device_errors():
-        return loaded.backend.decode_steps(
-            loaded.model,
-            model_config,
-            pool.layers,
-            max_sequences,
-            progress,
-            draft_tokens,
-            config.max_batch_tokens,
-            trees=bool(tree),
-        )
 
 
 def _shortened(config: TextModel, max_tokens: int) -> TextModel:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 
@@ -15,17 +16,18 @@ from engine.parallel.shared_memory import RankWires, SharedMemoryCollective
 from engine.plan import StepPlan
 from engine.speculation.verify.verification import works_by_row
 from engine.start.load_model import load_model
-from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order
+from engine.start.recording import record_decode_steps
+from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order, RecordSteps
 
 
 class RankExecutor(Executor):
     """An executor whose tokens are drawn by rank 0."""
 
-    def follow(self, plan: StepPlan) -> None:
+    def follow(self, plan: StepPlan, recorded: bool) -> None:
         """Runs a step and keeps the tokens that rank 0 has drawn. Raises `DeviceError`, and `RankError` among them."""
         with torch.inference_mode(), device_errors():
             self.engine.pool.begin_step(plan.works, is_read=False)
-            self._logits(plan, self._before)
+            self._logits(plan, self._before, recorded)
             works = works_by_row([work for work in plan.works if work.sampling is not None])
             count = sum(len(work.samples) for work in works)
             tokens = torch.empty(count, dtype=torch.int64, device=self._device)
@@ -34,20 +36,29 @@ class RankExecutor(Executor):
 
 def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: socket.socket) -> None:
     """Loads a shard and carries out `orders` until they end. Raises `BatonError` if one fails."""
+
+    def silent(stage: str, percent: float) -> None:
+        """Rank 0 reports the progress of all."""
+
     with closing(SharedMemoryCollective(begin.shard, RankWires(begin.memory, begin.sockets))) as collective:
         group = RankGroup(begin.shard, collective)
-        loaded = load_model(begin.config, lambda stage, percent: None, open_checkpoint, group)
+        loaded = load_model(begin.config, silent, open_checkpoint, group)
         stream.sendall(LOADED)
         executor: RankExecutor | None = None
         for order, descriptors in orders:
             match order:
                 case MakePool(counts):
                     executor = RankExecutor(loaded.with_pool(counts, descriptors=descriptors))
+                case RecordSteps(longest):
+                    assert executor is not None
+                    engine = executor.engine
+                    steps = record_decode_steps(begin.config, loaded, engine.pool, longest, silent, ())
+                    executor = RankExecutor(replace(engine, decode_steps=steps))
                 case Move(moves):
                     assert executor is not None
                     executor.move(moves)
-                case Launch(plan):
+                case Launch(plan, recorded):
                     assert executor is not None
-                    executor.follow(plan)
+                    executor.follow(plan, recorded)
                 case LoadShard():
                     raise AssertionError("a rank begins once")

@@ -10,7 +10,7 @@ from engine.parallel.shared_memory import RankWires, SharedMemoryCollective, mak
 from engine.plan import BlockMove, StepPlan
 from infra.config.engine import EngineConfig
 from infra.process.shared_mapping import shared_memory
-from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order, send
+from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order, RecordSteps, send
 
 
 class RankStreams:
@@ -47,8 +47,11 @@ class RankStreams:
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._tell(Move(list(moves)))
 
-    def launch(self, plan: StepPlan) -> None:
-        self._tell(Launch(plan))
+    def record(self, longest: int) -> None:
+        self._tell(RecordSteps(longest))
+
+    def launch(self, plan: StepPlan, recorded: bool) -> None:
+        self._tell(Launch(plan, recorded))
 
     def close(self) -> None:
         """Lets the other ranks end."""

@@ -35,11 +35,18 @@ class Move(Struct, frozen=True, tag=True):
     moves: list[BlockMove]
 
 
+class RecordSteps(Struct, frozen=True, tag=True):
+    """RecordSteps decode steps of texts of up to `longest` tokens."""
+
+    longest: int
+
+
 class Launch(Struct, frozen=True, tag=True):
     plan: StepPlan
+    recorded: bool
 
 
-Order = LoadShard | MakePool | Move | Launch
+Order = LoadShard | MakePool | Move | RecordSteps | Launch
 LOADED = b"\1"
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

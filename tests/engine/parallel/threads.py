@@ -57,6 +57,9 @@ class ThreadCollective:
     def broadcast(self, tensor: Tensor) -> Tensor:
         return self._meeting.exchange(self._rank, tensor)[0].clone()
 
+    def meet(self) -> None:
+        self._meeting.exchange(self._rank, torch.empty(0))
+
 
 def on_ranks(ranks: int, work: Callable[[RankGroup], T], meeting: Meeting | None = None) -> list[T]:
     """Does the work on each rank, in a thread of its own; returns the results by rank."""

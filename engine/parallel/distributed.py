@@ -1,0 +1,83 @@
+"""Ranks on the GPUs of one host exchange tensors by NCCL, in the order of the current stream; recordings contain it.
+
+    sum of n numbers by R ranks:  few numbers    all ranks gather all numbers, and each rank adds them
+                                  many numbers   each rank gets n / R numbers of every rank, adds them, and gathers sums
+
+Both ways add in fp32, in the tree of `engine.parallel.sums`, and round once. So a row has the same bits whatever other
+rows a step has; NCCL's own sums depend on the size of a message. The second way moves 2 (R - 1) / R n numbers to each
+rank, as many as NCCL's ring does; the first one (R - 1) n, in one operation instead of two.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.parallel.shard import Shard
+from engine.parallel.sums import tree_sum
+
+FEW_BYTES = 1 << 19
+"""Maximum bytes of a tensor that all ranks gather: 32 rows of 8,192 values in bf16."""
+SILENCE_S = 60.0
+"""Seconds for all ranks to begin an exchange."""
+LOOPBACK_VARIABLE, LOOPBACK_INTERFACE = "NCCL_SOCKET_IFNAME", "lo"
+"""Ranks find each other over this interface, unless the user names another: it is closed to other hosts."""
+
+
+class DistributedCollective:
+    """Sums, gathers and broadcasts tensors of one device; `backend` is that of `torch.distributed`."""
+
+    def __init__(self, shard: Shard, meeting_file: Path, backend: str = "nccl", silence_s: float = SILENCE_S) -> None:
+        """Waits for all ranks, which find each other by a file that does not exist before. Raises `DistError`."""
+        os.environ.setdefault(LOOPBACK_VARIABLE, LOOPBACK_INTERFACE)
+        self._shard = shard
+        untyped: Any = dist  # the package does not export its stores to type checkers
+        store = untyped.FileStore(str(meeting_file), shard.ranks)
+        dist.init_process_group(
+            backend, store=store, rank=shard.rank, world_size=shard.ranks, timeout=timedelta(seconds=silence_s)
+        )
+
+    def sum(self, own: Tensor) -> Tensor:
+        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`."""
+        ranks, flat = self._shard.ranks, own.reshape(-1)
+        if own.nbytes <= FEW_BYTES or own.numel() % ranks:
+            return self._added(self._all(flat).view(ranks, -1), own.dtype).view(own.shape)
+        theirs = torch.empty_like(flat)
+        dist.all_to_all_single(theirs, flat)
+        return self._all(self._added(theirs.view(ranks, -1), own.dtype)).view(own.shape)
+
+    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
+        """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
+        rows, most = len(own), max(widths)
+        padded = own.contiguous() if own.shape[1] == most else own.new_zeros((rows, most))
+        if own.shape[1] != most:
+            padded[:, : own.shape[1]] = own
+        found = self._all(padded.view(-1)).view(self._shard.ranks, rows, most)
+        return torch.cat([columns[:, :width] for columns, width in zip(found, widths, strict=True)], 1)
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
+        received = tensor.contiguous()
+        dist.broadcast(received, 0)
+        return received
+
+    def meet(self) -> None:
+        """Does nothing: on GPUs no process reads the KV of all ranks, and a rank's stream orders its own work."""
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+    def _all(self, own: Tensor) -> Tensor:
+        """Returns the numbers of all ranks, rank 0's first."""
+        found = own.new_empty(self._shard.ranks * own.numel())
+        dist.all_gather_into_tensor(found, own)
+        return found
+
+    @staticmethod
+    def _added(parts: Tensor, dtype: torch.dtype) -> Tensor:
+        return tree_sum(parts.float().unbind()).to(dtype)

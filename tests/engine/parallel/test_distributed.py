@@ -1,0 +1,64 @@
+"""`torch.distributed` between processes: the same sums, columns and tensors as over shared memory, by gloo on CPUs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.parallel.distributed import FEW_BYTES
+from engine.parallel.shard import Shard
+from engine.parallel.sums import tree_sum
+
+ROOT = Path(__file__).resolve().parents[3]
+WIDTH = 24
+ROWS = {"few": 3, "many": FEW_BYTES // (2 * WIDTH) + 1, "none": 0}
+FORMATS = (torch.float32, torch.bfloat16)
+OF_RANK = """
+import sys
+from pathlib import Path
+import torch
+from engine.parallel.distributed import DistributedCollective
+from engine.parallel.shard import Shard
+from tests.engine.parallel.test_distributed import FORMATS, ROWS, columns_of, given_by, widths_of
+rank, ranks, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+collective = DistributedCollective(Shard(rank, ranks), directory / "meeting", "gloo")
+found = {}
+for name in ROWS:
+    for dtype in FORMATS:
+        found["sum", name, dtype] = collective.sum(given_by(rank, name, dtype))
+    found["gather", name] = collective.gather(columns_of(rank, ranks, name), widths_of(ranks))
+    found["broadcast", name] = collective.broadcast(given_by(rank, name, torch.float32))
+collective.meet()
+torch.save(found, directory / f"{rank}.pt")
+collective.close()
+"""
+
+
+def given_by(rank: int, rows: str, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn((ROWS[rows], WIDTH), generator=generator).to(dtype)
+
+
+def widths_of(ranks: int) -> list[int]:
+    return Shard(0, ranks).lengths(WIDTH - 3)  # uneven
+
+
+def columns_of(rank: int, ranks: int, rows: str) -> torch.Tensor:
+    return given_by(0, rows, torch.float32)[:, Shard(rank, ranks).part(WIDTH - 3)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_rank_gets_what_all_ranks_have_given(ranks: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OF_RANK]
+    processes = [subprocess.Popen([*command, str(rank), str(ranks), str(tmp_path)], cwd=ROOT) for rank in range(ranks)]
+    assert [process.wait() for process in processes] == [0] * ranks
+    for rank in range(ranks):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        for name in ROWS:
+            for dtype in FORMATS:
+                given = [given_by(each, name, dtype).float() for each in range(ranks)]
+                assert found["sum", name, dtype].equal(tree_sum(given).to(dtype)), (name, dtype)
+            assert found["gather", name].equal(given_by(0, name, torch.float32)[:, : WIDTH - 3])
+            assert found["broadcast", name].equal(given_by(0, name, torch.float32))

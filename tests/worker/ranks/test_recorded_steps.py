@@ -1,0 +1,56 @@
+"""Ranks compute by the GPU's operators and their recorded steps; Triton's interpreter takes a process for each rank."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from engine.executor import Executor
+from engine.plan import StepPlan
+from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
+from tests.engine.drive import answers
+from tests.reference import build_model, golden, make_prompts
+from tests.variants import VARIANTS
+from worker.ranks.starting import RankProcesses
+
+NEW_TOKENS = 3
+
+
+class Watched(RankProcesses):
+    """Counts the steps that the other ranks follow: those that are not recorded, and those that are."""
+
+    launched = (0, 0)
+
+    def launch(self, plan: StepPlan, recorded: bool) -> None:
+        others, recordings = self.launched
+        self.launched = (others + (not recorded), recordings + recorded)
+        super().launch(plan, recorded)
+
+
+@pytest.mark.timeout(240)
+def test_two_ranks_give_the_references_tokens_by_recorded_steps(tmp_path: Path) -> None:
+    """Experts and attention; a recorded step has padding rows, which ranks sum as well."""
+    model = VARIANTS["qwen3-moe"]()
+    model.num_hidden_layers = 1
+    directory = build_model(tmp_path / "model", model)
+    expected = golden(directory, make_prompts([1, 6], 100), NEW_TOKENS)
+    config = EngineConfig(
+        model=str(directory),
+        device="cpu",
+        cpu_backend="triton",
+        dtype="fp32",
+        kv_memory=1 << 20,
+        max_model_len=32,
+        max_sequences=2,
+        max_batch_tokens=8,
+    )
+    ranks = Watched(replace(config, decode_graphs="on"), 2, threads=1)
+    try:
+        engine = load_engine(config, lambda stage, percent: None, group=ranks.group, peers=ranks)
+        executor = Executor(engine)
+        ranks.launched = (0, 0)
+        assert answers(executor, expected, stagger=0) == [each.tokens for each in expected]
+        assert ranks.launched[True] >= NEW_TOKENS - 1
+    finally:
+        ranks.close()
