@@ -74,7 +74,7 @@ from pricing.links import HostLocation
 from pricing.rates import worth_bringing_back
 from pricing.steps import StepCosts
 from pricing.threads import useful_threads
-from worker.adapters import Adapters, NoAdapters
+from worker.adapters import Adapters, AdapterShelf, NoAdapters
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
@@ -83,6 +83,7 @@ from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 from worker.memory_placement import place_worker
+from worker.ranks.adapters import RankAdapters
 from worker.ranks.starting import RankProcesses
 from worker.role import Role, WorkerParts
 
@@ -148,7 +149,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     busy = BusyPage(config.busy_page, cores, torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
-    adapters = _adapters(config, engine, status)
+    adapters = _adapters(config, engine, status, ranks)
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, bind)
     memory = engine.rank_pools or engine.pool
     parts = WorkerParts(life, memory.spec, memory, engine.model_config.vocab_size, scheduler, blocks)
@@ -189,9 +190,12 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     return 0
 
 
-def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile) -> Adapters:
+def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile, ranks: RankProcesses | None) -> Adapters:
     given = config.engine
-    adapters = Adapters(engine.adapters or NoAdapters(), given.model, given.lora_root)
+    shelf: AdapterShelf = engine.adapters or NoAdapters()
+    if engine.adapters is not None and ranks is not None:
+        shelf = RankAdapters(engine.adapters, ranks)
+    adapters = Adapters(shelf, given.model, given.lora_root)
     if engine.adapters is not None:
         status.report("loading adapters")
         adapters.load_fixed(parse_sources(given.lora, [Path(given.model).name]))

@@ -96,20 +96,17 @@ def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Adapt
 def _change(
     config: AdapterConfig, tensors: Tensors, place: AdapterTarget, device: torch.device, dtype: torch.dtype
 ) -> LowRank | None:
-    """Stacks the parts' A; scales, reorders and transposes each part's B."""
+    """Stacks the parts' A; scales, reorders and transposes each part's B. Keeps what this rank holds."""
     shrinking: list[Tensor] = []
     parts: list[Expansion] = []
     first = rank_first = 0
-    for name, size in zip(place.names, place.sizes, strict=True):
+    for name, size, shape, outputs in zip(place.names, place.sizes, place.shapes, place.outputs, strict=True):
         if name + LORA_A_SUFFIX in tensors:
             rank = config.rank_of(name)
-            a = _shaped(tensors, name + LORA_A_SUFFIX, (rank, place.inputs))
-            b = _shaped(tensors, name + LORA_B_SUFFIX, (size, rank)).float() * (config.scale_of(name) * place.scale)
-            if place.order is not None:
-                own = place.order[first : first + size] - first
-                assert int(own.min()) >= 0 and int(own.max()) < size, "an order that crosses the parts of a layer"
-                b = b[own]
-            shrinking.append(a)
+            a = _shaped(tensors, name + LORA_A_SUFFIX, (rank, shape[1]))
+            b = _shaped(tensors, name + LORA_B_SUFFIX, (shape[0], rank))[outputs]
+            b = b.float() * (config.scale_of(name) * place.scale)
+            shrinking.append(a[:, place.columns])
             parts.append(Expansion(first, rank_first, b.t().to(device, dtype).contiguous()))
             rank_first += rank
         first += size

@@ -21,14 +21,17 @@ MAX_FUSED_LAYERS = 3
 class AdapterTarget:
     """A linear layer that adapters may change, by the names that its parts have in a checkpoint.
 
-    A fused layer has several names; its outputs lie side by side in their order.
+    A fused layer has several names; its outputs lie side by side in their order. Of a model that is cut among ranks,
+    it is this rank's part of the layer.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]  # outputs of each
     inputs: int
     scale: float  # applied to all outputs
-    order: Tensor | None  # int64 [outputs]: index in the checkpoint; None: same order
+    shapes: tuple[tuple[int, int], ...]  # [outputs, inputs] of each in the checkpoint
+    outputs: tuple[Tensor | slice, ...]  # of each: the checkpoint's outputs that it has, in its order
+    columns: slice  # the checkpoint's inputs that it has
 
 
 @dataclass(frozen=True)

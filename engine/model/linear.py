@@ -132,7 +132,6 @@ class LinearFactory(Generic[AnyLinear]):
         With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`. Of a model
         that a `group` of ranks divides, the layers of this rank's shard are made; `engine.model.cut` has the rules.
         """
-        assert adapting is None or not group.is_cut, "adapters of a model that is cut"
         self.adapting = adapting
         self.group = group
         self.places: list[tuple[AdapterTarget, Adaptable]] = []
@@ -175,14 +174,12 @@ class LinearFactory(Generic[AnyLinear]):
         quantization = of_head(self._quantization) if is_head else self._quantization
         weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
         sums = self._split(weights[0], inputs, summed) if summed else WHOLE
-        if self.adapting is None or not adaptable:
-            return self._linears.fused(weights, offset, order=sums)
-        linear = self._linears.fused(weights, offset, self.adapting, sums)
-        changed: Any = linear  # `Adaptable`, as `fused` promises
-        self.places.append(
-            (AdapterTarget(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed)
-        )
-        return linear
+        if not adaptable:
+            return self._fused(weights, offset, sums, None)
+        own = tuple(len(torch.arange(size)[part]) for (_, size), part in zip(sized, chosen, strict=True))
+        shapes = tuple((size, inputs) for _, size in sized)
+        place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY)
+        return self._fused(weights, offset, sums, place)
 
     def summed(
         self,
@@ -215,12 +212,22 @@ class LinearFactory(Generic[AnyLinear]):
             weight = self._quantized(given[:, held], self._quantization)
         else:  # an output's scale is that of all its inputs
             weight = columns(self._quantized(given, self._quantization), held, name)
-        summed: Any = SummedLinear(
-            self._linears.fused([weight], None, order=self._split(weight, inputs, inputs // units)),
-            offset,
-            group.collective,
-        )
+        place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY,), held)
+        sums = self._split(weight, inputs, inputs // units)
+        own = self._fused([weight], None, sums, place if adaptable else None)
+        summed: Any = SummedLinear(own, offset, group.collective)
         return cast(AnyLinear, summed)
+
+    def _fused(
+        self, weights: Sequence[Weight], bias: Tensor | None, sums: SumOrder, place: AdapterTarget | None
+    ) -> AnyLinear:
+        """Makes one layer, which adapters may change if it has a `place`."""
+        if self.adapting is None or place is None:
+            return self._linears.fused(weights, bias, order=sums)
+        linear = self._linears.fused(weights, bias, self.adapting, sums)
+        changed: Any = linear  # `Adaptable`, as `fused` promises
+        self.places.append((place, changed))
+        return linear
 
     def _split(self, weight: Weight, inputs: int, unit: int) -> SumOrder:
         """Returns the order of the sum over this rank's `weight` of a layer with `inputs`."""

@@ -179,7 +179,6 @@ def _for_ranks(config: EngineConfig, device: torch.device, model: ModelConfig) -
     has_experts = any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
     uncut = {
         "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
-        "--lora, --allow-lora-loading": config.lora or config.allow_lora_loading,
         "--host-kv-memory": config.host_kv_memory,
         "--device": "" if device.type == "cpu" else config.device,
         "--cpu-backend": "native" if has_experts and config.cpu_backend == "native" else "",

@@ -1,4 +1,7 @@
-"""Adapters through the split system: PEFT's tokens in any company, also where a worker dies; loading while it runs."""
+"""Adapters through the split system: PEFT's tokens in any company, also where a worker dies; loading while it runs.
+
+The prefill worker has two ranks.
+"""
 
 import asyncio
 import threading
@@ -47,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             long[name] = golden(model, others, LONG, load=adapted_by(adapter), most_dropped=0.5)
     (root / "broken").mkdir()
     worker = ["--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56", "--max-loras", "3"]
-    worker += ["--lora", f"sql={root}/sql", "--lora", f"law={root}/law"]
+    worker += ["--lora", f"sql={root}/sql", "--lora", f"law={root}/law", "--prefill-tp", "2"]
     loading = ["--lora-root", str(root), "--allow-lora-loading"]
     options: dict[str, Any] = {"worker": [*worker, *loading], "gateway": loading}
     with System(directory, model, prefill=1, decode=2, **options) as system:

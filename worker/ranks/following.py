@@ -4,9 +4,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from contracts.errors import AdapterError
+from engine.adapters.slots import AdapterSlots
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
@@ -17,7 +20,19 @@ from engine.plan import StepPlan
 from engine.speculation.verify.verification import works_by_row
 from engine.start.load_model import load_model
 from engine.start.recording import record_decode_steps
-from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order, RecordSteps
+from worker.ranks.orders import (
+    LOADED,
+    AdapterAnswer,
+    FreeAdapter,
+    Launch,
+    LoadShard,
+    MakePool,
+    Move,
+    Order,
+    ReadAdapter,
+    RecordSteps,
+    send,
+)
 
 
 class RankExecutor(Executor):
@@ -60,5 +75,18 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
                 case Launch(plan, recorded):
                     assert executor is not None
                     executor.follow(plan, recorded)
+                case ReadAdapter(directory):
+                    send(stream, _load_adapter(loaded.adapters, Path(directory)))
+                case FreeAdapter(digest):
+                    assert loaded.adapters is not None
+                    loaded.adapters.free(digest)
                 case LoadShard():
                     raise AssertionError("a rank begins once")
+
+
+def _load_adapter(slots: AdapterSlots | None, directory: Path) -> AdapterAnswer:
+    assert slots is not None, "adapters are off"
+    try:
+        return AdapterAnswer(slots.load(directory))
+    except AdapterError as error:
+        return AdapterAnswer(problem=str(error))

@@ -2,6 +2,8 @@
 
 import socket
 from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
 
 from contracts.errors import RankError
 from engine.parallel.rank_group import RankGroup
@@ -10,7 +12,20 @@ from engine.parallel.shared_memory import RankWires, SharedMemoryCollective, mak
 from engine.plan import BlockMove, StepPlan
 from infra.config.engine import EngineConfig
 from infra.process.shared_mapping import shared_memory
-from worker.ranks.orders import LOADED, Launch, LoadShard, MakePool, Move, Order, RecordSteps, send
+from worker.ranks.orders import (
+    LOADED,
+    AdapterAnswer,
+    FreeAdapter,
+    Launch,
+    LoadShard,
+    MakePool,
+    Move,
+    Order,
+    ReadAdapter,
+    RecordSteps,
+    receive_answer,
+    send,
+)
 
 
 class RankStreams:
@@ -22,6 +37,7 @@ class RankStreams:
         self.group = RankGroup(Shard(0, ranks), self._collective)
         self._streams: list[socket.socket] = []
         self._loaded = 0
+        self._telling = Lock()  # adapters are loaded on another thread than steps are launched
         for rank in range(1, ranks):
             here, there = socket.socketpair()
             self._streams.append(here)
@@ -53,6 +69,21 @@ class RankStreams:
     def launch(self, plan: StepPlan, recorded: bool) -> None:
         self._tell(Launch(plan, recorded))
 
+    def load_adapter(self, directory: Path) -> list[AdapterAnswer]:
+        """Lets each rank load an adapter, and waits for their answers. On any thread, for one adapter at a time."""
+        self._tell(ReadAdapter(str(directory)))
+        return [self._answer(rank, stream) for rank, stream in enumerate(self._streams, 1)]
+
+    def free_adapter(self, digest: str) -> None:
+        self._tell(FreeAdapter(digest))
+
+    @staticmethod
+    def _answer(rank: int, stream: socket.socket) -> AdapterAnswer:
+        answer = receive_answer(stream)
+        if answer is None:
+            raise RankError(f"rank {rank} has ended")
+        return answer
+
     def close(self) -> None:
         """Lets the other ranks end."""
         for stream in self._streams:
@@ -60,8 +91,9 @@ class RankStreams:
         self._collective.close()
 
     def _tell(self, order: Order) -> None:
-        for rank in range(1, 1 + len(self._streams)):
-            self._tell_rank(rank, order)
+        with self._telling:
+            for rank in range(1, 1 + len(self._streams)):
+                self._tell_rank(rank, order)
 
     def _tell_rank(self, rank: int, order: Order, descriptors: Sequence[int] = ()) -> None:
         try:

@@ -46,13 +46,29 @@ class Launch(Struct, frozen=True, tag=True):
     recorded: bool
 
 
-Order = LoadShard | MakePool | Move | RecordSteps | Launch
+class ReadAdapter(Struct, frozen=True, tag=True):
+    """Load an adapter, and send an `AdapterAnswer`."""
+
+    directory: str
+
+
+class FreeAdapter(Struct, frozen=True, tag=True):
+    digest: str
+
+
+class AdapterAnswer(Struct, frozen=True):
+    digest: str = ""
+    problem: str = ""  # a sentence, if the adapter was not loaded
+
+
+Order = LoadShard | MakePool | Move | RecordSteps | Launch | ReadAdapter | FreeAdapter
 LOADED = b"\1"
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_ANSWERS = msgspec.msgpack.Decoder(AdapterAnswer)
 
 
-def send(stream: socket.socket, order: Order, descriptors: Sequence[int] = ()) -> None:
+def send(stream: socket.socket, order: Order | AdapterAnswer, descriptors: Sequence[int] = ()) -> None:
     """Raises `OSError` if the other end is gone."""
     body = _ENCODER.encode(order)
     length = len(body).to_bytes(LENGTH_BYTES, "big")
@@ -68,6 +84,12 @@ def received(stream: socket.socket) -> Iterator[tuple[Order, list[int]]]:
             return
         length = _exactly(stream, LENGTH_BYTES, length)
         yield _DECODER.decode(_exactly(stream, int.from_bytes(length, "big"))), descriptors
+
+
+def receive_answer(stream: socket.socket) -> AdapterAnswer | None:
+    """Returns None at the end of the stream."""
+    length = _exactly(stream, LENGTH_BYTES)
+    return _ANSWERS.decode(_exactly(stream, int.from_bytes(length, "big"))) if length else None
 
 
 def _exactly(stream: socket.socket, count: int, begun: bytes = b"") -> bytes:

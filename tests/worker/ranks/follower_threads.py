@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.parallel.shared_memory import RankWires
 from engine.start.load import LoadedEngine, load_engine
@@ -38,8 +39,13 @@ class FollowerThreads(RankStreams):
             each.result()
 
 
+class RankedEngine(NamedTuple):
+    engine: LoadedEngine
+    others: FollowerThreads
+
+
 @contextmanager
-def engine_of_ranks(directory: Path, ranks: int, **changes: object) -> Iterator[LoadedEngine]:
+def engine_of_ranks(directory: Path, ranks: int, **changes: object) -> Iterator[RankedEngine]:
     """Loads what rank 0 of a worker would, in fp32, beside the other ranks."""
     settings: dict[str, object] = dict(
         model=str(directory), device="cpu", dtype="fp32", kv_memory=4 << 20, max_model_len=256
@@ -47,6 +53,7 @@ def engine_of_ranks(directory: Path, ranks: int, **changes: object) -> Iterator[
     config = EngineConfig(**{**settings, **changes})  # type: ignore[arg-type]
     followers = FollowerThreads(config, ranks)
     try:
-        yield load_engine(config, lambda stage, percent: None, group=followers.group, peers=followers)
+        engine = load_engine(config, lambda stage, percent: None, group=followers.group, peers=followers)
+        yield RankedEngine(engine, followers)
     finally:
         followers.close()

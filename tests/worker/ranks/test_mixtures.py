@@ -16,23 +16,23 @@ FP8_ERROR = 0.01
 
 
 @pytest.mark.parametrize(
-    ("prefill", "decode", "window", "kv_dtype", "quantization", "guesses"),
+    ("backend", "prefill", "decode", "window", "kv_dtype", "quantization", "guesses"),
     [
-        (2, 2, 0, "auto", "none", 0),
-        (1, 4, 19, "auto", "none", 3),
-        (2, 1, 0, "auto", "int4", 0),
-        (2, 2, 0, "fp8", "none", 3),
+        ("torch", 2, 2, 0, "auto", "none", 0),
+        ("native", 1, 4, 19, "auto", "none", 3),
+        ("native", 2, 1, 0, "auto", "int4", 0),
+        ("native", 2, 2, 0, "fp8", "none", 3),
     ],
 )
 def test_a_crowd_is_answered_as_each_of_it_alone(
-    prefill: int, decode: int, window: int, kv_dtype: str, quantization: str, guesses: int, tmp_path: Path
+    backend: str, prefill: int, decode: int, window: int, kv_dtype: str, quantization: str, guesses: int, tmp_path: Path
 ) -> None:
     """Samples, penalties, grammars, scores, preemption, shared blocks, windows, and drafts from the text."""
     model = random_model(tmp_path / "model", window=window)
-    settings = dict(cpu_backend="torch", block_size=8, kv_dtype=kv_dtype, quantization=quantization)
+    settings = dict(cpu_backend=backend, block_size=8, kv_dtype=kv_dtype, quantization=quantization)
     with ExitStack() as stack:
         made = [
-            stack.enter_context(engine_of_ranks(model, ranks, **settings))
+            stack.enter_context(engine_of_ranks(model, ranks, **settings)).engine
             if ranks > 1
             else make_engine(model, **settings)
             for ranks in (prefill, decode)
