@@ -60,6 +60,10 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     kv_dtype: Annotated[KVDtype, Meta(description="KV: auto (16 bits), fp8 or int8")] = "auto"
     link_gb_per_s: Annotated[float, Meta(gt=0, description="GB/s of KV between two workers")] = 10.0
     link_round_trip_ms: Annotated[float, Meta(ge=0, description="milliseconds of a round trip between workers")] = 0.1
+    steps_at_once: Annotated[
+        Positive,
+        Meta(description="decode steps of an unchanged batch that are one event, at most; 1: exact, and slower"),
+    ] = 16
     dies: Annotated[
         str, Meta(description="a worker and the second at which it dies, such as p1@30 or d2@12.5; empty: none")
     ] = ""
@@ -155,7 +159,11 @@ def _deployment(config: SimulateConfig) -> SimulatedDeployment:
         raise ConfigError("--gpu", config.gpu, f"{config.model} leaves it no room for KV; plan says how many hold it")
     link = LinkFigures(config.link_gb_per_s * 1e9, config.link_round_trip_ms / 1000)
     return SimulatedDeployment(
-        prefill=config.prefill, decode=config.decode, device=msgspec.structs.replace(device, blocks=blocks), link=link
+        prefill=config.prefill,
+        decode=config.decode,
+        device=msgspec.structs.replace(device, blocks=blocks),
+        link=link,
+        repeats=config.steps_at_once,
     )
 
 

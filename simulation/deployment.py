@@ -46,7 +46,8 @@ class LinkFigures(Struct, frozen=True):
 class SimulatedDeployment(Struct, frozen=True, kw_only=True):
     """Workers, links and settings. Without prefill workers, decode workers answer whole requests.
 
-    `front_s`: seconds that a message takes between gateway and worker, and a job on its stream.
+    `front_s`: seconds that a message takes between gateway and worker, and a job on its stream. `repeats`: decode steps
+    that are one event at most, while no sequence ends and nothing comes; 1: each step is an event.
     """
 
     prefill: int
@@ -56,3 +57,4 @@ class SimulatedDeployment(Struct, frozen=True, kw_only=True):
     transfer: TransferConfig = TransferConfig(frame=16 << 20)
     gateway: GatewayConfig = GatewayConfig(model="simulated")
     front_s: float = 0.0005
+    repeats: int = 1

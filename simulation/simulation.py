@@ -81,7 +81,7 @@ class DeploymentSimulation:
         return [each for each in self.workers.values() if each.alive]
 
     def _add(self, epoch: str, role: Role) -> None:
-        worker = SimulatedWorker(self.timeline, epoch, role, self._deployment.device, self)
+        worker = SimulatedWorker(self.timeline, epoch, role, self._deployment.device, self, self._deployment.repeats)
         self.workers[epoch] = worker
         self._links.add(worker)
         self._peers.add(worker)

@@ -10,11 +10,10 @@ from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from engine.plan import StepPlan, StepResult
 from engine.schedule.admission import GROWTH_SHARE
-from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.records import Role
-from pricing.fit import StepFit
 from simulation.deployment import SimulatedDevice
+from simulation.repeated_steps import RepeatedChunking, RepeatedFit, RepeatedSteps, Repeats
 from simulation.timeline import SimulatedClock, Timeline
 from worker.engine_rounds import EngineRounds
 from worker.engine_status import EngineStatus, PromptCounts
@@ -47,8 +46,15 @@ class SimulatedWorker:
     """One life of a worker. A round begins when an event comes to an idle engine, or when a step has ended."""
 
     def __init__(
-        self, timeline: Timeline, epoch: str, role: Role, device: SimulatedDevice, around: WorkerSurroundings
+        self,
+        timeline: Timeline,
+        epoch: str,
+        role: Role,
+        device: SimulatedDevice,
+        around: WorkerSurroundings,
+        most_repeats: int = 1,
     ) -> None:
+        """`most_repeats`: decode steps that are one event at most."""
         self.epoch = epoch
         self.role = role
         self.device = device
@@ -59,6 +65,11 @@ class SimulatedWorker:
         self.step_seconds = 0.0
         """Sum over all steps: how long the device was busy."""
         self._timeline = timeline
+        self._most_repeats = most_repeats
+        self._step: RepeatedSteps | None = None  # that runs
+        repeats = self._repeats = Repeats()
+        rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
+        self._chunking = RepeatedChunking(repeats, device.step_target_s, rate)
         self.blocks = BlockManager(self.spec, [device.blocks + 1], ahead=device.step_tokens, changes=KeyChanges())
         self.scheduler = Scheduler(
             self.blocks,
@@ -68,8 +79,8 @@ class SimulatedWorker:
                 max_model_len=device.max_model_len,
                 growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in self.blocks.groups],
             ),
-            chunking=Chunking(device.step_target_s, 1 / device.costs.prompt_token if device.costs.known else 0.0),
-            fit=StepFit(device.costs),
+            chunking=self._chunking,
+            fit=RepeatedFit(repeats, device.costs),
         )
         post = partial(around.posted, self)
         clock = SimulatedClock(timeline)
@@ -82,13 +93,14 @@ class SimulatedWorker:
         self.status = EngineStatus(monotonic=timeline.clock)
         self._received = PromptCounts()
         self._inbox: list[Any] = []
-        self._in_step = False
         self._round_is_due = False
         self._show()
 
     def post(self, event: Any) -> None:
         """Posts an event to the engine; it waits for the end of the running step."""
         self._inbox.append(event)
+        if self._step is not None and self._step.cut(self._timeline.now):
+            self._timeline.at(self._step.ends, partial(self._collect, self._step))
         self._wake()
 
     def take(self, job: AnyJob, ticket: Ticket) -> None:
@@ -98,13 +110,13 @@ class SimulatedWorker:
         self.post(job)
 
     def busy(self) -> bool:
-        return self._in_step or bool(self._inbox) or self.policy.busy()
+        return self._step is not None or bool(self._inbox) or self.policy.busy()
 
     def die(self) -> None:
         self.alive = False
 
     def _wake(self) -> None:
-        if not self._in_step and not self._round_is_due and self.alive:
+        if self._step is None and not self._round_is_due and self.alive:
             self._round_is_due = True
             self._timeline.after(0.0, self._round)
 
@@ -127,27 +139,35 @@ class SimulatedWorker:
             self._timeline.at(due, self._wake)
 
     def _begin(self, plan: StepPlan, now: float) -> None:
-        self._in_step = True
-        seconds = self.device.seconds(self.scheduler.launched_work)
-        self.step_seconds += seconds
+        work = self.scheduler.launched_work
+        count = 1
+        if self._most_repeats > 1 and not work.prompt_tokens:
+            budget = self._chunking.budget(self.device.step_tokens - work.sequences)
+            most = min(self._most_repeats, 1 + budget // work.sequences)
+            count = self.scheduler.steps_to_next_end(most)
+        step = self._step = RepeatedSteps(plan, work, count, now, self.device.seconds)
         if self._prefill is not None:
             layers = self.spec.groups[0].layers
             for layer in layers[:-1]:
                 written = partial(self._written, self._prefill, plan, layer)
-                self._timeline.after(seconds * (layer + 1) / len(layers), written)
-        self._timeline.after(seconds, partial(self._collect, plan))
+                self._timeline.after(step.each_s * (layer + 1) / len(layers), written)
+        self._timeline.at(step.ends, partial(self._collect, step))
 
     def _written(self, policy: PrefillPolicy, plan: StepPlan, layer: int) -> None:
         if self.alive:
             policy.layer_written(plan, 0, layer)
 
-    def _collect(self, plan: StepPlan) -> None:
-        if not self.alive:
+    def _collect(self, step: RepeatedSteps) -> None:
+        if not self.alive or step is not self._step or self._timeline.now < step.ends:
             return
-        self._in_step = False
+        self._step = None
+        self.step_seconds += step.each_s * step.count
+        plan = step.plan
         if self._prefill is not None:
             self._prefill.layer_written(plan, 0, self.spec.groups[0].layers[-1])
-        tokens = [[DRAWN_TOKEN] * len(work.samples) if work.sampling is not None else [] for work in plan.works]
+        drawn = [DRAWN_TOKEN] * step.count
+        tokens = [drawn * len(work.samples) if work.sampling is not None else [] for work in plan.works]
+        self._repeats.count = step.count
         self._rounds.collected(StepResult(plan.step, tokens), self._timeline.now)
         self._round()
 

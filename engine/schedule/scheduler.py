@@ -239,6 +239,13 @@ class Scheduler:
         """Returns the work of the newest step, which is launched and not collected."""
         return self._launched[-1].work
 
+    def steps_to_next_end(self, most: int) -> int:
+        """Returns after how many steps a sequence of the newest step ends or is handed off, from 1 to `most`."""
+        members = self._launched[-1].members
+        if any(each.hand_off or each.branches for each in members):
+            return 1
+        return max(1, min(most, *[each.end_length - len(each.tokens) for each in members]))
+
     # a step ---------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> StepPlan | None:

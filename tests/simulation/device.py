@@ -20,8 +20,8 @@ DEVICE = SimulatedDevice(
 SLO_OF_TESTS = SLO(1000.0, 40.0)
 
 
-def deployment(prefill: int, decode: int) -> SimulatedDeployment:
-    return SimulatedDeployment(prefill=prefill, decode=decode, device=DEVICE)
+def deployment(prefill: int, decode: int, repeats: int = 1) -> SimulatedDeployment:
+    return SimulatedDeployment(prefill=prefill, decode=decode, device=DEVICE, repeats=repeats)
 
 
 def requests(rate: float, seconds: float, seed: int = 1, shared: int = 0) -> Sequence[TimedRequest]:
