@@ -44,8 +44,6 @@ from engine.speculation.verify.verification import (
     works_by_row,
 )
 
-"""What ranks broadcast only to wait for each other."""
-
 
 @dataclass(frozen=True)
 class Engine:

@@ -20,6 +20,7 @@ from engine.model.adapted import Adapting, StepAdapters
 from engine.model.linear import Linear
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight, dequantized
+from engine.parallel.sums import WHOLE, SumOrder
 from kernels.quantized import rows as kernel
 from kernels.quantized.product import MAX_SPLIT_K_ROWS
 from kernels.quantized.rows import RowFormat, RowKind
@@ -180,7 +181,11 @@ def test_logits_are_those_of_emulation(
     exact, ours = logits("torch", "auto"), logits("triton", "8bit")
 
     def emulated(
-        self: ReferenceLinears, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None
+        self: ReferenceLinears,
+        weights: Sequence[Weight],
+        bias: Tensor | None,
+        adapting: Adapting | None = None,
+        order: SumOrder = WHOLE,
     ) -> Linear:
         numbers = torch.cat([dequantized(weight) for weight in weights]).to(DEVICE)
         return Emulated(numbers, bias, "int8" if quantization == "int8" else "fp8")

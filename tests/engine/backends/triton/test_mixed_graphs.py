@@ -76,7 +76,7 @@ def test_recorded_mixed_steps_give_the_same_states(engines: tuple[LoadedEngine, 
     for plan in plans:
         assert steps.serves(plan)
         with torch.inference_mode():
-            states = [executor._logits(plan) for executor in (plain, recorded)]
+            states = [executor._logits(plan, None, executor._is_recorded(plan)) for executor in (plain, recorded)]
         (expected, expected_logits, _), (found, logits, _) = states
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(logits, expected_logits, rtol=1e-4, atol=1e-4)
