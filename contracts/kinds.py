@@ -32,7 +32,7 @@ HandoffRule = Annotated[
 ]
 Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
 Acceptance = Literal["exact", "typical"]
-Transport = Literal["pool", "shm", "ipc", "tcp"]
+Transport = Literal["pool", "shm", "ipc", "nixl", "tcp"]
 Security = Literal["sealed", "none"]
 # Types used by several structs.
 LogLevel = Annotated[

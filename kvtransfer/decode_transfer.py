@@ -21,7 +21,7 @@ from contracts.ids import AttemptKey
 from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec, PayloadConversion
 from contracts.messages.gateway import REASON_CROWDED
-from contracts.messages.handoff import Join, Layer, Open, Refused, ToDecode, decode_to_decode
+from contracts.messages.handoff import Grant, Join, Layer, Open, Refused, ToDecode, decode_to_decode
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
@@ -34,6 +34,8 @@ from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.outcomes import Outcomes
+from kvtransfer.transports.joining import start_nixl
+from kvtransfer.transports.nixl_landings import NixlLandings
 from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.pool_writers import PoolWriters
 from kvtransfer.transports.session import ArrivedPayload, Frames, PayloadSession
@@ -72,6 +74,8 @@ class DecodeTransfer:
         self._memory = memory
         self._tell_engine = tell_engine
         self._clock = clock
+        self._nixl = start_nixl(config, network)
+        self._landings = None if self._nixl is None else NixlLandings(self._nixl, lambda: bool(self.side.handoffs))
         self._payload_sockets = PayloadSockets(config, network, self._take_ring)
         try:
             self._socket, self.handoff_address = router(network.context, network.bind, network.keys)
@@ -80,7 +84,7 @@ class DecodeTransfer:
             raise
         network.gatekeeper.watch(self._socket)
         self._writers = PoolWriters(spec, memory, self._writer_gone)
-        self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets, self._writers)
+        self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets, self._writers, self._landings)
         self._malformed: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
         self.refused: Counter[str] = Counter()  # dropped frames, by reason
         self._outcomes = Outcomes()
@@ -126,6 +130,9 @@ class DecodeTransfer:
         self._payload_sockets.close()
         self._sessions.close()
         self._writers.close()
+        if self._nixl is not None and self._landings is not None:
+            self._landings.close()
+            await self._nixl.close()
 
     async def _read(self, socket: zmq.asyncio.Socket, receive: Receives) -> None:
         while True:
@@ -178,15 +185,24 @@ class DecodeTransfer:
                 elif link in self._writers:
                     self._arrive(link, session.from_pool(message), now)
                 else:
-                    if session.ring is None and self._payload_sockets.rings is not None:
-                        self._payload_sockets.rings.receive()  # the sender handed it over before this message
-                    self._arrive(link, session.from_ring(message), now)
+                    self._arrive(link, self._in_ring(session, message), now)
             else:
                 if isinstance(message, Open):
                     self._sessions.asked(link, message.form.codec)
                 self._carry_out(self.side.receive(link, message, 0, now))
         except MessageError:
             self._count_malformed(link, "malformed", now)
+
+    def _in_ring(self, session: PayloadSession, header: Layer) -> ArrivedPayload:
+        """Finds a payload that its sender has put into a ring before it sent this header. Raises `MessageError`."""
+        if session.ring is None and self._payload_sockets.rings is not None:
+            self._payload_sockets.rings.receive()  # the ring came before
+        if session.ring is not None or session.landing is None or self._landings is None:
+            return session.from_ring(header)
+        if not session.landing.is_admitted:
+            self._landings.look(session.landing)  # the token came before
+        self._landings.stir()
+        return session.from_nixl(header)
 
     def _payloads(self, transport: Transport) -> Receives:
         def receive(frames: list[zmq.Frame]) -> None:
@@ -234,7 +250,8 @@ class DecodeTransfer:
         self._carry_out(self.side.writer_gone(link, self._clock()))
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
-        self._carry_out([Send(self._sessions.join(link, join, now), link)])
+        if (offer := self._sessions.join(link, join, now)) is not None:
+            self._carry_out([Send(offer, link)])
 
     def _arrive(self, link: bytes, arrived: ArrivedPayload, now: float) -> None:
         self._sessions.heard(link, now)
@@ -265,6 +282,8 @@ class DecodeTransfer:
             match instruction:
                 case Send(message, link):
                     send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
+                    if isinstance(message, Grant) and self._landings is not None:
+                        self._landings.stir()
                     if isinstance(message, Refused) and message.reason != REASON_CROWDED:
                         self._outcomes.given_up(message.reason)
                 case RoomWanted() | Landed() | Dropped():

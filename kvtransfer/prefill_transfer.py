@@ -25,7 +25,7 @@ from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.protocol.outcomes import Outcomes
 from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED
 from kvtransfer.protocol.prefill_link import PrefillLink
-from kvtransfer.transports.joining import Joining
+from kvtransfer.transports.joining import Joining, start_nixl
 
 MAX_SHUNNED_PEERS = 1024  # peers whose broken transports are remembered
 log = logging.getLogger("baton.handoff")
@@ -61,6 +61,7 @@ class PrefillTransfer:
         self._handoffs: dict[int, PrefillLinkDriver] = {}  # until Unpinned
         self._shunned: dict[str, set[Transport]] = {}  # transports over which nothing arrived, by the peer's epoch
         self._outcomes = Outcomes()
+        self._nixl = start_nixl(config, network)
         me = f"prefill worker {epoch} at {network.bind.advertised}"
         self._reaching = PeerProbes(me, config.silence / 2, config.remember, self._missed, clock)
         self._past_malformed = 0
@@ -109,6 +110,8 @@ class PrefillTransfer:
             link.lose("closed")
         await self._reaching.close()
         await asyncio.gather(*(link.pump for link in self._closing), return_exceptions=True)
+        if self._nixl is not None:
+            await self._nixl.close()
 
     def _open(self, opened: OpenHandoff) -> None:
         if opened.handoff in self._handoffs:
@@ -138,7 +141,8 @@ class PrefillTransfer:
         peer, address = job.decode_epoch, job.decode_address
         socket = dealer(self._network.context, address, self._network.keys)
         ends = (self._epoch, peer)
-        joining = Joining(self._config, ends, self._network, self._spec, socket, address, self._shunned.get(peer, ()))
+        without = self._shunned.get(peer, ())
+        joining = Joining(self._config, ends, self._network, self._spec, socket, address, self._nixl, without)
         side = PrefillLink(self._config, self._epoch, peer, self._spec, self._trace)
         link = PrefillLinkDriver(side, socket, joining, self._memory, self._clock, self, self._tasks)
         self._reaching.check(peer, address, lambda: link.joined)

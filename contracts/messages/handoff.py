@@ -140,6 +140,14 @@ ToDecode = Join | Open | Remind | Layer | Commit | Abort | Aborted
 # decode -> prefill ------------------------------------------------------------------------------------------------
 
 
+class NixlMemory(Struct, frozen=True, array_like=True):
+    """Memory of this worker into which the link's sender may write by NIXL."""
+
+    agent: Annotated[bytes, Meta(max_length=1 << 16)]  # the library's description of an agent and its registrations
+    address: Annotated[int, Meta(ge=0, le=(1 << 62))]
+    size: Annotated[int, Meta(ge=1, le=1 << 40)]  # bytes
+
+
 class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     """Answers a Join: the transports open to the link's payloads, and the other half of the salt.
 
@@ -157,6 +165,7 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring, which the sender makes
     pool: Name = ""  # fingerprint of the decode worker's pool, if processes of its host may write KV into it
     counts: Annotated[tuple[Count, ...], Meta(max_length=1024)] = ()  # blocks of each KV group of that pool
+    nixl: NixlMemory | None = None
     version: int = VERSION
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from contracts.errors import MessageError
 from contracts.ids import Name
 
-VERSION = 15  # the version of the whole protocol. Peers of different versions refuse each other, naming both.
+VERSION = 16  # the version of the whole protocol. Peers of different versions refuse each other, naming both.
 
 encode = msgspec.msgpack.Encoder().encode
 

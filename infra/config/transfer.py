@@ -11,11 +11,11 @@ class TransferOptions(Struct, frozen=True, kw_only=True):
     """Transport, sealing and codec of KV between workers."""
 
     kv_transport: Annotated[
-        Literal["auto", "pool", "shm", "ipc", "tcp"],
+        Literal["auto", "pool", "shm", "ipc", "nixl", "tcp"],
         Meta(
-            description="transport of KV between workers: tcp between hosts, on one host ipc (a Unix socket), shm (a "
-            "ring in shared memory) or pool (prefill workers write into the KV pool of a decode worker on a CPU); auto:"
-            " the best that both workers support"
+            description="transport of KV between workers: tcp or nixl (RDMA, by the extra nixl) between hosts, on one "
+            "host ipc (a Unix socket), shm (a ring in shared memory) or pool (prefill workers write into the KV pool of"
+            " a decode worker on a CPU); auto: the best that both workers support, nixl if both have RDMA"
         ),
     ] = "auto"
     kv_directory: Annotated[

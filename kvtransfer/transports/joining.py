@@ -9,6 +9,7 @@ from collections.abc import Collection
 import zmq
 import zmq.asyncio
 
+from contracts.errors import ConfigError
 from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Join, Offer
@@ -18,6 +19,8 @@ from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
 from infra.process.shared_mapping import shared_memory
 from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.nixl_agents import NixlAgents, has_rdma
+from kvtransfer.transports.nixl_channel import NixlChannel
 from kvtransfer.transports.pool_channel import PoolChannel
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_channel import RingChannel
@@ -25,12 +28,30 @@ from kvtransfer.transports.ring_socket import RingQueueFull, check_own_socket, h
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameSealer, session_key
 from kvtransfer.transports.socket_channel import SocketChannel
 
-BEST_FIRST: tuple[Transport, ...] = ("pool", "shm", "ipc", "tcp")
+BEST_FIRST: tuple[Transport, ...] = ("pool", "shm", "ipc", "nixl", "tcp")
 log = logging.getLogger("baton.handoff")
 
 
 def transports(config: TransferConfig) -> tuple[Transport, ...]:
-    return BEST_FIRST[1:] if config.kv_transport == "auto" else (config.kv_transport,)
+    """Lists the transports that a worker may use, the best first."""
+    if config.kv_transport != "auto":
+        return (config.kv_transport,)
+    return tuple(name for name in BEST_FIRST[1:] if name != "nixl" or has_rdma())
+
+
+def start_nixl(config: TransferConfig, network: Network) -> NixlAgents | None:
+    """Starts the library if the settings allow it. Raises `ConfigError` if they ask for it and it does not start."""
+    if "nixl" not in transports(config):
+        return None
+    try:
+        agents = NixlAgents(network.bind.host)
+    except ConfigError as error:
+        if config.kv_transport == "nixl":
+            raise
+        log.warning("KV passes over tcp between hosts: %s", error)
+        return None
+    log.warning("KV over nixl is not sealed: keep its network to this deployment's hosts, or let the fabric encrypt")
+    return agents
 
 
 class Joining:
@@ -44,18 +65,19 @@ class Joining:
         spec: KVSpec,
         control: zmq.asyncio.Socket,
         address: str,
+        agents: NixlAgents | None = None,
         without: Collection[Transport] = (),
     ) -> None:
         """`ends` are the epochs, ours and the peer's; `spec` is of the pool that payloads come from.
 
         `control` is the link's own socket, connected to `address`. Transports in `without`, over which nothing arrived,
-        are used only if there are no others.
+        are used only if there are no others. `agents` are of NIXL, if it may be used.
         """
         sender, receiver = ends
         self.join = Join(
             sender=sender,
             receiver=receiver,
-            transports=transports(config),
+            transports=tuple(name for name in transports(config) if name != "nixl" or agents is not None),
             security=config.kv_security,
             nonce=secrets.token_bytes(SALT_HALF_BYTES),
             connections=config.link_connections,
@@ -64,6 +86,7 @@ class Joining:
         self._config = config
         self._network = network
         self._spec = spec
+        self._agents = agents
         self._without = without
         self._control = control
         self.payload_address = ""  # of the TCP channel
@@ -104,7 +127,8 @@ class Joining:
 
     def _channel(self, transport: Transport, offer: Offer) -> Channel:
         frame = self._config.frame
-        if not {"pool": offer.pool, "shm": offer.ring, "ipc": offer.ipc, "tcp": offer.tcp}[transport]:
+        fields = {"pool": offer.pool, "shm": offer.ring, "ipc": offer.ipc, "nixl": offer.nixl, "tcp": offer.tcp}
+        if not fields[transport]:
             raise ValueError("not offered")
         if transport == "pool":
             return PoolChannel(self._into_pool(offer), self._spec, offer.counts, self._control, frame)
@@ -113,6 +137,8 @@ class Joining:
         if transport == "ipc":
             check_own_socket(offer.ipc.removeprefix("ipc://"))
             return SocketChannel(transport, [self._socket(offer.ipc, offer)], None, frame)
+        if transport == "nixl":
+            return self._nixl(offer)
         sealer = None
         if "sealed" in (offer.security, self.join.security):
             key = session_key(self._network.secret, (self.join.nonce, offer.nonce), (self.join.sender, offer.sender))
@@ -140,9 +166,7 @@ class Joining:
 
     def _ring(self, offer: Offer) -> Ring:
         """Makes a ring of the size that the decode worker asks for, and hands it over."""
-        largest = max(self._config.frame, *(group.block_bytes for group in self._spec.groups))
-        if offer.ring < largest:
-            raise ValueError(f"payloads have up to {largest} bytes, its ring has {offer.ring}")
+        self._check_size(offer.ring)
         check_own_socket(offer.shm)
         descriptor = shared_memory("baton-kv", offer.ring)
         try:
@@ -155,6 +179,16 @@ class Joining:
         finally:
             os.close(descriptor)
         return ring
+
+    def _nixl(self, offer: Offer) -> NixlChannel:
+        assert self._agents is not None and offer.nixl is not None, "a transport of both ends"
+        self._check_size(offer.nixl.size)
+        return NixlChannel(self._agents, offer.nixl, offer.token, self._control, self._config.frame)
+
+    def _check_size(self, ring: int) -> None:
+        largest = max(self._config.frame, *(group.block_bytes for group in self._spec.groups))
+        if ring < largest:
+            raise ValueError(f"payloads have up to {largest} bytes, its ring has {ring}")
 
     def _sockets(self, endpoint: str, offer: Offer) -> list[zmq.asyncio.Socket]:
         """Makes a socket for each connection; several have identities that begin with the user's."""

@@ -9,6 +9,7 @@ from contracts.kinds import Codec, Transport
 from contracts.messages.handoff import Join, Layer, Offer, decode_layer
 from infra.network.sockets import MAX_PAYLOAD_BYTES
 from kvtransfer.digest import payload_digest
+from kvtransfer.transports.nixl_landings import NixlLanding
 from kvtransfer.transports.reorder_buffer import ReorderBuffer
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameOpener, seal_digest, session_key
@@ -59,6 +60,7 @@ class PayloadSession:
         self.token = secrets.token_hex(16)  # its password there
         self.ring_bytes = ring if "shm" in join.transports else 0
         self.ring: Ring | None = None  # once the sender has handed it over
+        self.landing: NixlLanding | None = None  # for NIXL, if both ends may use it
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
         self._order: ReorderBuffer[Frames] | None = (
@@ -91,6 +93,7 @@ class PayloadSession:
             ring=self.ring_bytes,
             pool=pool,
             counts=tuple(counts),
+            nixl=None if self.landing is None else self.landing.memory,
         )
 
     def in_order(self, transport: Transport, frames: Frames) -> list[Frames]:
@@ -123,6 +126,13 @@ class PayloadSession:
         if self.ring is None or not 0 <= header.size <= self.ring.size or header.offset < 0:
             raise MessageError("a payload in a ring that is not there, or too small")
         return self._arrived("shm", ArrivedPayload(header, self.ring.views(header.offset, header.size)))
+
+    def from_nixl(self, header: Layer) -> ArrivedPayload:
+        """Finds a payload in the ring that NIXL writes. Raises `MessageError` if it cannot be there."""
+        ring = None if self.landing is None or not self.landing.is_admitted else self.landing.ring
+        if ring is None or not 0 <= header.size <= ring.size or header.offset < 0:
+            raise MessageError("a payload by NIXL in a ring that is not there, or too small")
+        return self._arrived("nixl", ArrivedPayload(header, ring.views(header.offset, header.size)))
 
     def check_token(self, token: bytes) -> None:
         """Raises `MessageError` for a token that is not of this session's Offer."""

@@ -8,6 +8,7 @@ from contracts.messages.handoff import Join, Offer
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.redis.records import KVLink
+from kvtransfer.transports.nixl_landings import NixlLandings
 from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.pool_writers import PoolWriters
 from kvtransfer.transports.ring_socket import USER_BYTES
@@ -23,19 +24,27 @@ class PayloadSessions:
     """Sessions by link, and by user of the payload sockets."""
 
     def __init__(
-        self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets, writers: PoolWriters
+        self,
+        config: TransferConfig,
+        epoch: str,
+        network: Network,
+        sockets: PayloadSockets,
+        writers: PoolWriters,
+        landings: NixlLandings | None = None,
     ) -> None:
+        """`landings` are for NIXL, if it may be used."""
         self._config = config
         self._epoch = epoch
         self._secret = network.secret
         self._gatekeeper = network.gatekeeper
         self._payload_sockets = sockets
         self._writers = writers
+        self._landings = landings
         self._by_link: dict[bytes, tuple[PayloadSession, float]] = {}  # and when (s) the link was last heard
         self._by_user: dict[bytes, PayloadSession] = {}
 
-    def join(self, link: bytes, join: Join, now: float) -> Offer:
-        """Begins or renews a session; returns the Offer for its sender.
+    def join(self, link: bytes, join: Join, now: float) -> Offer | None:
+        """Begins or renews a session; returns the Offer for its sender, or None while its ring for NIXL is made.
 
         The Offer is empty if the Join is for another life at this address, or if there are too many sessions. Raises
         `MessageError` for an invalid Join.
@@ -55,6 +64,8 @@ class PayloadSessions:
         else:
             session = known[0]
         self._by_link[link] = (session, now)
+        if session.landing is not None and session.landing.memory is None and not session.landing.is_over:
+            return None  # its Join is repeated
         sockets, writers = self._payload_sockets, self._writers
         is_open = sockets.shm and "pool" in join.transports and "pool" in sockets.transports
         pool = (writers.fingerprint, writers.counts) if is_open and writers.fingerprint else ()
@@ -67,6 +78,8 @@ class PayloadSessions:
         has_rings = self._payload_sockets.shm and "shm" in self._payload_sockets.transports
         ring = max(self._config.window, self._config.frame) if has_rings else 0
         session = PayloadSession(link, join, self._epoch, self._secret, sealed, ring, self._config.window)
+        if self._landings is not None and "nixl" in join.transports:
+            session.landing = self._landings.begin(session.token, max(self._config.window, self._config.frame))
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)
         return session
@@ -91,6 +104,8 @@ class PayloadSessions:
             self._gatekeeper.forget(session.user)
             session.close()
             self._writers.dismiss(link)
+            if self._landings is not None and session.landing is not None:
+                self._landings.end(session.landing)
 
     def asked(self, link: bytes, codec: Codec) -> None:
         if link in self._by_link:

@@ -28,6 +28,7 @@ from kvtransfer.events import (
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
+from kvtransfer.transports import nixl_channel
 from kvtransfer.transports.pool_channel import PAYLOADS_PER_FRAME
 from kvtransfer.transports.ring_channel import FRAMES_PER_PAYLOAD
 from tests.kvtransfer.array_pool import ArrayPool
@@ -46,6 +47,7 @@ WAYS: dict[str, Way] = {
     "ipc": dict(kv_transport="ipc"),
     "pool": dict(kv_transport="pool", frame=CONFIG.frame // PAYLOADS_PER_FRAME),
     "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES_PER_PAYLOAD),  # the same payloads as over the others
+    "nixl": dict(kv_transport="nixl", frame=CONFIG.frame // nixl_channel.FRAMES_PER_PAYLOAD),
 }
 
 

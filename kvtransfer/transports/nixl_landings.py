@@ -1,0 +1,126 @@
+"""The receiving ends of a decode worker's links over NIXL: each a ring into which the link's sender writes.
+
+Where the network has no RDMA, UCX writes into the ring while this process lets it progress; with RDMA it needs
+progress to connect. So while links are open, a task asks for it: often while payloads come, otherwise now and then.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from hmac import compare_digest
+
+from contracts.messages.handoff import NixlMemory
+from kvtransfer.transports.nixl_agents import NixlAgents
+from kvtransfer.transports.nixl_ring import NixlError, NixlRing
+
+BUSY_POLL_S, IDLE_POLL_S = 0.0002, 0.02  # between two requests for progress
+BUSY_S = 1.0  # after a sign of payloads, in which more may come
+MAX_LANDINGS = 256  # each has an agent: memory, a connection, a registration
+log = logging.getLogger("baton.handoff")
+
+
+class NixlLanding:
+    """One link's ring, which is made in the background."""
+
+    def __init__(self, token: str) -> None:
+        self.memory: NixlMemory | None = None  # for the Offer, once the ring is there
+        self.is_over = False  # the ring could not be made, or is taken away
+        self.is_admitted = False  # a writer has said the token of the Offer
+        self.ring: NixlRing | None = None
+        self._token = bytes.fromhex(token)
+
+    def progress(self) -> None:
+        """Lets the agent take what has come. Runs in the agents' thread."""
+        if self.ring is None or self.is_over:
+            return
+        try:
+            said = [compare_digest(each, self._token) for each in self.ring.progress()]
+        except NixlError as error:
+            log.warning("KV cannot be received over nixl: %s", error)
+            self.is_over = True
+            return
+        self.is_admitted = self.is_admitted or any(said)
+
+
+class NixlLandings:
+    """Makes the rings, keeps their agents going, and takes them away."""
+
+    def __init__(self, agents: NixlAgents, expects: Callable[[], bool]) -> None:
+        """`expects` says whether payloads may come."""
+        self._agents = agents
+        self._expects = expects
+        self._landings: dict[NixlLanding, None] = {}
+        self._busy_until = 0.0  # s
+        self._wake = asyncio.Event()
+        self._closed = False
+        agents.tasks.start(self._keep_going())
+
+    def begin(self, token: str, size: int) -> NixlLanding | None:
+        """Begins to make a ring for the sender who will say `token`; None if there are too many."""
+        if len(self._landings) >= MAX_LANDINGS:
+            return None
+        landing = NixlLanding(token)
+        self._landings[landing] = None
+        self._agents.tasks.start(self._make(landing, size))
+        return landing
+
+    def stir(self) -> None:
+        """Notes that payloads come, or may come soon."""
+        self._busy_until = time.monotonic() + BUSY_S
+        self._wake.set()
+
+    def look(self, landing: NixlLanding) -> None:
+        """Lets a token that has come be read. It blocks for that long, so do it once in a link's life."""
+        self._agents.call_now(landing.progress)
+
+    def end(self, landing: NixlLanding) -> None:
+        """Deletes a ring's agent: its sender writes no more."""
+        landing.is_over = True
+        if landing in self._landings:
+            del self._landings[landing]
+            self._agents.tasks.start(self._delete(landing))
+
+    async def _make(self, landing: NixlLanding, size: int) -> None:
+        try:
+            ring = await self._agents.call(NixlRing, self._agents, secrets.token_hex(), size)
+        except NixlError as error:
+            log.warning("KV cannot be received over nixl: %s", error)
+            landing.is_over = True
+            return
+        landing.ring = ring
+        if landing.is_over:  # meanwhile
+            await self._agents.call(ring.close)
+            return
+        landing.memory = await self._agents.call(ring.described)
+        self.stir()
+
+    async def _delete(self, landing: NixlLanding) -> None:
+        ring, landing.ring = landing.ring, None
+        if ring is not None:  # otherwise `_make` deletes it
+            await self._agents.call(ring.close)
+
+    async def _keep_going(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            landings = [each for each in self._landings if each.memory is not None and not each.is_over]
+            if landings:
+                await self._agents.call(_progress, landings)
+            if landings and time.monotonic() < self._busy_until:
+                await asyncio.sleep(BUSY_POLL_S)
+            elif landings and (self._expects() or not all(each.is_admitted for each in landings)):
+                await asyncio.sleep(IDLE_POLL_S)
+            else:
+                await self._wake.wait()
+
+    def close(self) -> None:
+        for each in list(self._landings):
+            self.end(each)
+        self._closed = True
+        self._wake.set()
+
+
+def _progress(landings: list[NixlLanding]) -> None:
+    for each in landings:
+        each.progress()
