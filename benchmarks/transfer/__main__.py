@@ -1,6 +1,6 @@
 """Measures GB/s of a handoff, per transport, security and codec, beside pyzmq, memcpy, AES-GCM and XXH3 in one run.
 
-    python -m benchmarks.transfer [--megabytes 256] [--rounds 7] [--device cuda]
+    python -m benchmarks.transfer [--megabytes 256] [--rounds 7] [--device cuda] [--ways pool shm]
 
 Prefill and decode side are two processes on this host, with the engine's own pools, in bf16; with `--device cuda` both
 pools are the same GPU's, and rows without a handoff are of the host's memory all the same. A round measures
@@ -19,7 +19,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,6 +59,7 @@ WAYS = {
     "ipc": TransferConfig(kv_transport="ipc"),
     "shm": TransferConfig(kv_transport="shm"),
     "pool": TransferConfig(kv_transport="pool"),
+    "nixl": TransferConfig(kv_transport="nixl"),  # over TCP, on a host without RDMA
     "tcp, sealed, int8": TransferConfig(kv_transport="tcp", kv_codec="int8"),
     "tcp, sealed, fp8": TransferConfig(kv_transport="tcp", kv_codec="fp8"),
     "shm, int8": TransferConfig(kv_transport="shm", kv_codec="int8"),
@@ -112,27 +113,32 @@ class FarEnd:
         return found
 
 
-async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") -> tuple[list[Row], int]:
-    """Measures all rows, round by round, and the sender's memory. Raises AssertionError if a byte arrives wrong."""
+async def measure(
+    megabytes: int, frame: int, rounds: int, device: str = "cpu", ways: Sequence[str] = tuple(WAYS)
+) -> tuple[list[Row], int]:
+    """Measures the rows of `ways` and the rows without a handoff, round by round, and the sender's memory.
+
+    Raises AssertionError if a byte arrives wrong.
+    """
     size = megabytes << 20
     source = pool(size, 1, torch.device(device))
-    rows = {name: Row(name) for name in ("memcpy", "AES-256-GCM", "XXH3", "raw pyzmq", *WAYS)}
+    rows = {name: Row(name) for name in ("memcpy", "AES-256-GCM", "XXH3", "raw pyzmq", *ways)}
     network = Network.of(SECRET)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         logs = Path(directory)
         raw_end = FarEnd(stack, logs, "raw", size, device, None)
         ends, near = {}, {}
-        for name, way in WAYS.items():
-            config = msgspec.structs.replace(way, frame=frame)
+        for name in ways:
+            config = msgspec.structs.replace(WAYS[name], frame=frame)
             ends[name] = FarEnd(stack, logs, name.replace(", ", "-"), size, device, config)
             near[name] = Near(config, network, source)
         raw = NearRaw(network.context, raw_end.address, source, frame)
         try:
             work: dict[str, Callable[[], Awaitable[None]]] = {"raw pyzmq": lambda: raw.send(size)}
-            for name in WAYS:
+            for name in ways:
                 work[name] = _handoff(near[name], ends[name].address, size)
             before = {}
-            for name in WAYS:
+            for name in ways:
                 await near[name].send(ends[name].address, 1)
                 before[name] = ends[name].ask("peak")["peak"]
             own = peak_bytes()
@@ -197,7 +203,8 @@ def table(rows: list[Row], size: int) -> Iterator[str]:
     yield head("", "GB/s", "of raw pyzmq", "of memcpy", "of tcp", "memory MiB", "sender ms/GiB", "receiver ms/GiB")
     for each in rows:
         rate = rates[each.name]
-        shares = [f"{100 * rate / rates[other]:.0f}%" for other in ("raw pyzmq", "memcpy", "tcp")]
+        others = [rates.get(other) for other in ("raw pyzmq", "memcpy", "tcp")]
+        shares = ["" if other is None else f"{100 * rate / other:.0f}%" for other in others]
         ends = [f"{1000 * min(used) * (1 << 30) / size:.0f}" if used else "" for used in (each.sender, each.receiver)]
         yield row(each.name, f"{rate:.2f}", *shares, f"{each.memory / MIB:.0f}", *ends)
 
@@ -208,13 +215,14 @@ def main() -> None:
     parser.add_argument("--frame", type=int, default=1 << 20, help="bytes of one payload")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where both pools are")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), help="handoffs to measure")
     options = parser.parse_args()
     end_on_termination()
-    rows, own = asyncio.run(measure(options.megabytes, options.frame, options.rounds, options.device))
+    rows, own = asyncio.run(measure(options.megabytes, options.frame, options.rounds, options.device, options.ways))
     versions = f"Python {platform.python_version()}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}"
     print(f"{processor()}, pools on {options.device}, {versions}")
     size = f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB"
-    print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(WAYS)} links\n")
+    print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(options.ways)} links\n")
     print("\n".join(table(rows, options.megabytes << 20)))
 
 

@@ -11,8 +11,9 @@ from contracts.kv.spec import KVSpec, PayloadConversion
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead
-from engine.kv.payload import Payload, joined, scatter, tensor_over, view_of
+from engine.kv.payload import Payload, scatter, tensor_over, view_of
 from engine.plan import Work
+from infra.process.unlocked_copy import joined
 
 
 class HostBytes:

@@ -32,11 +32,6 @@ def scatter(targets: Sequence[memoryview], parts: Payload) -> None:
                 target = next(waiting, None)
 
 
-def joined(payload: Payload) -> memoryview | bytes:
-    """Returns the concatenated frames, without a copy if there is only one frame, as is usual for a block."""
-    return payload[0] if len(payload) == 1 else b"".join(payload)
-
-
 def tensor_over(payload: memoryview | bytes) -> Tensor:
     """Makes a read-only tensor, uint8 `[bytes]`, over the same memory; `payload` must outlive it.
 

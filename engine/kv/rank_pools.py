@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from contracts.kinds import Codec
 from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
-from engine.kv.payload import Payload, joined
+from engine.kv.payload import Payload
 from engine.kv.pool import KVPool, blocks_of_payload, refuse_other_size
+from infra.process.unlocked_copy import joined
 
 Rows = npt.NDArray[np.uint8]  # [blocks, bytes]
 

@@ -36,7 +36,7 @@ def transports(config: TransferConfig) -> tuple[Transport, ...]:
     """Lists the transports that a worker may use, the best first."""
     if config.kv_transport != "auto":
         return (config.kv_transport,)
-    return tuple(name for name in BEST_FIRST[1:] if name != "nixl" or has_rdma())
+    return tuple(name for name in BEST_FIRST if name != "nixl" or has_rdma())
 
 
 def start_nixl(config: TransferConfig, network: Network) -> NixlAgents | None:

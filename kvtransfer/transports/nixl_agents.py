@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import importlib
 import os
+import secrets
 import socket
 import struct
 from collections.abc import Callable
@@ -52,15 +53,21 @@ class NixlAgents:
         self.tasks = Tasks("the handoff over NIXL")
         self._thread = ThreadPoolExecutor(1, "nixl")
         try:
-            self._thread.submit(self.agent, "probe").result(START_TIMEOUT_S)
+            self._first: Any = self._thread.submit(self._make).result(START_TIMEOUT_S)  # for the first link
         except Exception as error:
             self._thread.shutdown(wait=False)
             raise ConfigError("--kv-transport", "nixl", f"the library does not start: {error!r}") from None
 
-    def agent(self, name: str) -> Any:
-        """Makes an agent, in up to half a second; deleting it ends its connections and frees its registrations."""
+    def agent(self) -> Any:
+        """Returns a new agent, in up to half a second; deleting it ends its connections, and its registrations."""
+        first, self._first = self._first, None
+        return self._make() if first is None else first
+
+    def _make(self) -> Any:
         library: ModuleType = importlib.import_module("nixl")
-        return library.nixl_agent(name, library.nixl_agent_config(enable_prog_thread=False, backends=[BACKEND]))
+        return library.nixl_agent(
+            secrets.token_hex(), library.nixl_agent_config(enable_prog_thread=False, backends=[BACKEND])
+        )
 
     async def call(self, work: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs) -> Result:
         """Does some work with agents, in their thread, in the order of the calls."""
@@ -73,6 +80,7 @@ class NixlAgents:
     async def close(self) -> None:
         """Returns when the tasks have ended, all of which must have been told to."""
         await self.tasks.finished()
+        self._first = None
         self._thread.shutdown()
 
 

@@ -5,7 +5,6 @@ A payload's header leaves over the control socket when the payload lies in the p
 
 import asyncio
 import logging
-import secrets
 from collections import deque
 from collections.abc import Sequence
 
@@ -61,7 +60,7 @@ class NixlChannel:
     async def _carry(self) -> None:
         ring = None
         try:
-            ring = await self._agents.call(NixlRing, self._agents, secrets.token_hex(), self._peer.size)
+            ring = await self._agents.call(NixlRing, self._agents, self._peer.size)
             await self._agents.call(ring.connect, self._peer, self._token)
             there = await self._agents.call(ring.write, [GREETING])
             while not there and not self._closed:

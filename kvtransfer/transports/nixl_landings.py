@@ -6,7 +6,6 @@ progress to connect. So while links are open, a task asks for it: often while pa
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from hmac import compare_digest
@@ -84,7 +83,7 @@ class NixlLandings:
 
     async def _make(self, landing: NixlLanding, size: int) -> None:
         try:
-            ring = await self._agents.call(NixlRing, self._agents, secrets.token_hex(), size)
+            ring = await self._agents.call(NixlRing, self._agents, size)
         except NixlError as error:
             log.warning("KV cannot be received over nixl: %s", error)
             landing.is_over = True

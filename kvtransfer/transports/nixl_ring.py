@@ -26,13 +26,13 @@ class NixlError(BatonError):
 class NixlRing:
     """Is used in the agents' thread alone, except for `views`."""
 
-    def __init__(self, agents: NixlAgents, name: str, size: int) -> None:
-        """Makes an agent of this name, and its ring of `size` bytes. Raises `NixlError`."""
+    def __init__(self, agents: NixlAgents, size: int) -> None:
+        """Makes an agent, and its ring of `size` bytes. Raises `NixlError`."""
         self.size = size
         self._memory = memoryview(mmap.mmap(-1, size))
         self.address = int(np.frombuffer(self._memory, np.uint8).ctypes.data)
         try:
-            self._agent: Any = agents.agent(name)
+            self._agent: Any = agents.agent()
             self._registration = self._agent.register_memory([(self.address, size, 0, "")], MEMORY_KIND)
         except Exception as error:  # the library's exceptions have no common base
             raise NixlError(f"no agent: {error!r}") from None

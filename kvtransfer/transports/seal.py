@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from contracts.errors import SealError
 from infra.network.sealing import derive_key
+from infra.process.unlocked_copy import joined
 
 NONCE_BYTES, TAG_BYTES = 12, 16  # of a frame's nonce, and of the tag behind its payload
 MAX_KEPT_BUFFER_BYTES = 4 << 20  # largest buffer that the receiving end keeps for the next payload
@@ -46,7 +47,7 @@ class FrameSealer:
         """
         nonce = self._next.to_bytes(NONCE_BYTES, "little")
         self._next += 1
-        payload = views[0] if len(views) == 1 else b"".join(views)
+        payload = joined(views)
         sealed = buffer[: len(payload) + TAG_BYTES]
         self._cipher.encrypt_into(nonce, payload, header, sealed)
         return nonce, sealed

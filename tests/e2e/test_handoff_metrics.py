@@ -27,7 +27,7 @@ def test_one_request(system: System) -> None:
     )
     wait_until(lambda: len(system.finished()) > known, "the request's record")
     record, after = system.finished()[-1], system.wait_until_idle()
-    assert (record.transport, record.sealed, record.codec) == ("shm", False, "none")
+    assert (record.transport, record.sealed, record.codec) == ("pool", False, "none")
     assert record.handoff_bytes > 0 and record.grant_ms > 0 and record.send_ms > 0
 
     grown = {}
@@ -42,5 +42,5 @@ def test_one_request(system: System) -> None:
 
     here = {each.epoch: each for each in after}
     ways = {link.peer: link for link in here[record.prefill_worker].links}
-    assert ways[record.decode_worker].transport == "shm"
+    assert ways[record.decode_worker].transport == "pool"
     assert record.prefill_worker in [link.peer for link in here[record.decode_worker].links]

@@ -30,6 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         ("ipc", "sealed", "over ipc, not sealed"),
         ("shm", "sealed", "over shm, not sealed"),
         ("pool", "sealed", "over pool, not sealed"),
+        ("nixl", "sealed", "over nixl, not sealed"),
     ],
 )
 def test_every_transport_gives_the_references_tokens(

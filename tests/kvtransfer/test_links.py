@@ -110,10 +110,10 @@ async def test_what_a_killed_worker_left_is_swept(tmp_path: Path, transport: Tra
 
 
 async def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
-    """Control messages pass, so the peer lives; shared memory, the best way, brings nothing."""
+    """Control messages pass, so the peer lives; the pool, the best way, brings nothing."""
     async with pair({"kv_transport": "auto"}, QUICK) as both:
         link = await joined(both)
-        assert link.channel is not None and link.channel.transport == "shm"
+        assert link.channel is not None and link.channel.transport == "pool"
         Meddler(link, dict.fromkeys(range(1000), drop), probes=True)
         both.run(1, BLOCKS)
         await both.unpinned(1)
@@ -126,10 +126,10 @@ async def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
         await both.unpinned(3)
         assert both.of(Closed)[3].outcome == "accepted" and both.equal(3)
         channel = both.outbound._links[DECODE].channel
-        assert channel is not None and channel.transport == "ipc"
+        assert channel is not None and channel.transport == "shm"
 
 
-@pytest.mark.parametrize(("drained", "taken"), [(True, "shm"), (False, "ipc")])
+@pytest.mark.parametrize(("drained", "taken"), [(True, "pool"), (False, "ipc")])
 async def test_a_full_queue_of_rings_is_tried_once_more(drained: bool, taken: Transport) -> None:
     """As when more prefill workers join a decode worker at once than the system queues datagrams."""
     async with pair({"kv_transport": "auto"}, QUICK) as both:

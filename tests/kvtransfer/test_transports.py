@@ -234,7 +234,7 @@ async def test_one_side_that_wants_a_seal_is_enough(
     assert ("not sealed over tcp" in caplog.text) == (prefill == decode == "none")
 
 
-@pytest.mark.parametrize(("decode", "chosen"), [("auto", "shm"), ("ipc", "ipc"), ("tcp", "tcp")])
+@pytest.mark.parametrize(("decode", "chosen"), [("auto", "pool"), ("ipc", "ipc"), ("tcp", "tcp")])
 async def test_the_best_that_both_have_is_chosen(decode: str, chosen: str) -> None:
     async with pair({"kv_transport": decode}, QUICK) as both:
         anything = replace(both.config, kv_transport="auto")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from infra.process.unlocked_copy import MIN_UNLOCKED_BYTES, copy_bytes
+from infra.process.unlocked_copy import MIN_UNLOCKED_BYTES, copy_bytes, joined
 
 MANY = 1000  # copies in which another thread gets a turn, if it can have one at all
 
@@ -23,7 +23,14 @@ def test_sizes_have_to_be_equal() -> None:
         copy_bytes(memoryview(bytearray(2 * MIN_UNLOCKED_BYTES)), memoryview(bytes(MIN_UNLOCKED_BYTES)))
 
 
-def test_another_thread_runs_during_a_copy() -> None:
+@pytest.mark.parametrize("sizes", [[5], [0, 3], [MIN_UNLOCKED_BYTES, 7, 2 * MIN_UNLOCKED_BYTES]])
+def test_parts_are_joined_in_their_order(sizes: list[int]) -> None:
+    parts = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
+    assert joined([parts[0], *map(memoryview, parts[1:])]) == b"".join(parts)
+
+
+@pytest.mark.parametrize("work", ["copy", "join"])
+def test_another_thread_runs_during_a_copy(work: str) -> None:
     """The interpreter takes its lock from no thread here, so a copy has to give it away."""
     source, target = memoryview(bytes(8 << 20)), memoryview(bytearray(8 << 20))
     ran, gate = threading.Event(), threading.Lock()
@@ -40,7 +47,10 @@ def test_another_thread_runs_during_a_copy() -> None:
         sys.setswitchinterval(1000.0)
         gate.release()
         for _ in range(MANY):
-            copy_bytes(target, source)
+            if work == "copy":
+                copy_bytes(target, source)
+            else:
+                joined([target, source])
             if ran.is_set():
                 break
         assert ran.is_set()

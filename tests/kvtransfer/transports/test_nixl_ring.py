@@ -35,7 +35,7 @@ class Ends:
     """A writer's ring and a reader's, connected."""
 
     def __init__(self, agents: NixlAgents) -> None:
-        self.writer, self.reader = (NixlRing(agents, name, SIZE) for name in ("writer", "reader"))
+        self.writer, self.reader = (NixlRing(agents, SIZE) for _ in range(2))
         self.writer.connect(self.reader.described(), bytes.fromhex(TOKEN))
 
     def pass_on(self, offset: int, text: bytes) -> None:
@@ -93,7 +93,7 @@ async def test_a_landing_admits_a_writer_that_says_its_token(agents: NixlAgents,
     assert landing is not None
     while landing.memory is None:
         await asyncio.sleep(0)
-    writer = await agents.call(NixlRing, agents, "writer", SIZE)
+    writer = await agents.call(NixlRing, agents, SIZE)
     await agents.call(writer.connect, landing.memory, bytes.fromhex(token))
     there = await agents.call(writer.write, [(0, 100)])
     async with asyncio.timeout(PATIENCE_S):
@@ -119,7 +119,7 @@ async def test_there_are_only_so_many_landings(agents: NixlAgents, monkeypatch: 
 
 async def test_the_library_listens_where_the_worker_does(agents: NixlAgents) -> None:
     """UCX asks a visitor over TCP for nothing, so it must not be reachable from other hosts by default."""
-    ring = await agents.call(NixlRing, agents, "listens", SIZE)
+    ring = await agents.call(NixlRing, agents, SIZE)
     own = {os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)}
     found = set()
     for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
