@@ -21,6 +21,9 @@ class ModelSize:
     parameters: float
     weights_bytes: float
     token_bytes: float  # KV of a token in all layers
+    heads: int = 1  # of a layer's attention
+    kv_parts: int = 0  # ranks among which a token's KV can be divided; 0: any number
+    max_tokens: int = 0  # of a text; 0: not known
 
 
 TYPICAL_SIZE = ModelSize(parameters=7.5e9, weights_bytes=16e9, token_bytes=131_072)
@@ -40,7 +43,7 @@ def model_size(directory: Path, dtype: str, quantization: str) -> ModelSize:
     linear = {name: size for name, size in sizes.items() if not TOKEN_TABLE_REGEX.search(name)}
     experts = sum(size for name, size in linear.items() if EXPERT_REGEX.search(name))
     met = sum(linear.values()) - experts * (1 - _used_share(config))
-    return ModelSize(met / _value_bytes(config, dtype, quantization), least_of(sizes), _token_bytes(config))
+    return _sized(config, met / _value_bytes(config, dtype, quantization), least_of(sizes))
 
 
 def _size_by_config(config: dict[str, Any], dtype: str, quantization: str) -> ModelSize | None:
@@ -50,7 +53,19 @@ def _size_by_config(config: dict[str, Any], dtype: str, quantization: str) -> Mo
         return None
     each = _value_bytes(config, dtype, quantization)
     weights_bytes = counts.stored * each + counts.table * float_bytes(dtype, "none")
-    return ModelSize(counts.met, weights_bytes, _token_bytes(config))
+    return _sized(config, counts.met, weights_bytes)
+
+
+def _sized(config: dict[str, Any], parameters: float, weights_bytes: float) -> ModelSize:
+    latent = number(config, "kv_lora_rank")
+    return ModelSize(
+        parameters,
+        weights_bytes,
+        _token_bytes(config),
+        heads=int(number(config, "num_attention_heads")) or 1,
+        kv_parts=1 if latent else int(number(config, "num_key_value_heads", "num_attention_heads")),
+        max_tokens=int(number(config, "max_position_embeddings")),
+    )
 
 
 def _used_share(config: dict[str, Any]) -> float:

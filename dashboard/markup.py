@@ -17,7 +17,7 @@ from dashboard.figures import (
 from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, PALE_ALPHA, STAGE_COLOURS, STATE_COLOURS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
-from infra.redis.records import FinishedRecord, Memory, WorkerLoad, WorkerRecord
+from infra.redis.records import FinishedRecord, WorkerLoad, WorkerRecord
 
 TTFT_HINT = "Time to first token: from the gateway's receipt of a request to its first output token."
 TPOT_HINT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
@@ -209,6 +209,10 @@ def _bar(parts: Sequence[tuple[str, float]]) -> str:
     return f'<span class="b-bar">{inner}</span>'
 
 
+def _device(record: WorkerRecord) -> str:
+    return f"{record.ranks} ranks on {record.device}" if record.ranks > 1 else record.device
+
+
 def _precision(record: WorkerRecord) -> str:
     weights = "" if record.quantization == "none" else f", {record.quantization} weights"
     kv = "" if record.kv_dtype in ("", record.dtype) else f", {record.kv_dtype} KV"
@@ -231,7 +235,9 @@ def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
     record, load, kv = view.record, view.load, view.load.kv
     state = view.state if view.state != "silent" else f"silent for {view.beat_age:.0f} s"
     hint = (
-        f"{record.model} · {record.device} · {_precision(record)} · {record.address}{_links(record)}" if record else ""
+        f"{record.model} · {_device(record)} · {_precision(record)} · {record.address}{_links(record)}"
+        if record
+        else ""
     )
     used, cached = (min(1.0, count / (load.blocks_total or 1)) for count in (load.blocks_used, load.blocks_cached))
     colour = STAGE_COLOURS[view.role]
@@ -242,7 +248,7 @@ def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
         f'<tr class="b-{view.state}"><td title="{escape(hint)}">{_key(colour, view.role)}'
         f"<code>{short(view.epoch)}</code></td><td>{_key(STATE_COLOURS[view.state], state)}</td>"
         f'<td class="n">{load.running}</td><td class="n">{load.waiting}</td>'
-        f'<td class="b-kv" title="{_blocks(load)}{_memory(record.memory if record else Memory())}">{bar}{shares}</td>'
+        f'<td class="b-kv" title="{_blocks(load)}{_memory(record) if record else ""}">{bar}{shares}</td>'
         f'<td class="n" title="{kv.wasted_slots} of {kv.used_slots} slots">{_part(kv.wasted_slots, kv.used_slots)}</td>'
         f'<td class="n" title="{_found(load, lately)}">{_part(kv.found_tokens, kv.queried_tokens)}</td>'
         f'<td class="n" title="{_preempted(load, lately)}">{preempted}</td>'
@@ -267,14 +273,17 @@ def _blocks(load: WorkerLoad) -> str:
     )
 
 
-def _memory(memory: Memory) -> str:
+def _memory(record: WorkerRecord) -> str:
+    memory, ranks = record.memory, record.ranks
     if not memory.tokens:
         return ""
+    held = memory.weights_bytes + memory.kv_pool_bytes
+    each = f"\nOf both, {as_bytes(held // ranks)} on each of {ranks} ranks" if ranks > 1 else ""
     tier = as_bytes(memory.host_tier_bytes) if memory.host_tier_bytes else "none"
     return (
         f"\nKV pool {as_bytes(memory.kv_pool_bytes)}: {as_count(memory.tokens)} tokens of "
         f"{as_bytes(memory.token_bytes)} each fit, or {memory.sequences} sequences of the greatest length"
-        f"\nWeights {as_bytes(memory.weights_bytes)} · host tier {tier}"
+        f"\nWeights {as_bytes(memory.weights_bytes)} · host tier {tier}{each}"
     )
 
 

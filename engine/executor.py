@@ -137,8 +137,7 @@ class Executor:
             return
         with torch.inference_mode(), device_errors():
             self.engine.peers.move(moves)
-            self.engine.pool.move(moves)
-            self.engine.group.collective.meet()  # KV may land now, on other ranks too
+            self.engine.pool.move(moves, self.engine.group.collective.meet)
 
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
@@ -360,7 +359,7 @@ class Executor:
             if self.engine.group.is_cut:
                 if not len(states):  # then the last layer has no sum in which ranks wait for each other
                     self.engine.group.collective.meet()
-                self._tell(plan, len(self._groups) - 1)
+                self._written(plan, len(self._groups) - 1)
             return states
         every = torch.arange(len(batch.token_ids), device=self._device)
         states = model.forward(replace(batch, logit_rows=every), step, stored)
@@ -370,13 +369,13 @@ class Executor:
         return states[batch.logit_rows]
 
     def _stored(self, plan: StepPlan, layer: int) -> None:
-        self.engine.pool.written(layer)
         if not self.engine.group.is_cut:
-            self._tell(plan, layer)
+            self._written(plan, layer)
         elif layer:  # the layer before ended in a sum, so that all ranks have stored it
-            self._tell(plan, layer - 1)
+            self._written(plan, layer - 1)
 
-    def _tell(self, plan: StepPlan, layer: int) -> None:
+    def _written(self, plan: StepPlan, layer: int) -> None:
+        self.engine.pool.written(layer)
         if self._on_layer is not None:
             self._on_layer(plan, self._groups[layer], layer)
 

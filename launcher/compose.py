@@ -17,6 +17,7 @@ from launcher.container import (
     IMAGE,
     MODELS_DIRECTORY,
     PYTHON_COMMAND,
+    RANKS_SHARED_MEMORY,
     REDIS_IMAGE,
     REDIS_PING,
     is_ready,
@@ -40,11 +41,13 @@ COMPOSE_HEADER = """\
 # `./baton compose > compose.yaml` has written this file; `./baton compose --device cpu` writes one for a host without a
 # GPU, whose image is built with BATON_TORCH_INDEX=https://download.pytorch.org/whl/cpu.
 #
-# The service `workers` runs one worker on each NVIDIA GPU of the host, in one container, where workers pass KV to each
-# other in shared memory. Its log says how many prefill and decode workers these are. BATON_PREFILL and BATON_DECODE set
+# The service `workers` has workers fill the NVIDIA GPUs of the host, in one container, where they pass KV to each other
+# in shared memory. Its log says how many prefill and decode workers these are. BATON_PREFILL and BATON_DECODE set
 # their numbers; `--scale workers=2`, which would start them twice on the same GPUs, is refused.
 #
 #   BATON_PREFILL, BATON_DECODE   numbers of prefill and decode workers; without them the launcher decides
+#   BATON_TENSOR_PARALLEL         GPUs of each worker, among which it divides the model: 1, 2, 4 or 8; 0: as many as it
+#                                 needs. BATON_PREFILL_TP and BATON_DECODE_TP give the workers of a role another number
 #   CUDA_VISIBLE_DEVICES          the GPUs to use, such as 0,2; `./baton compose --gpus 0,2` hides the others altogether
 #   BATON_MODEL=Qwen/Qwen3-0.6B   the model; a hub id, or a directory below ./models, which is mounted at /models
 #   BATON_SECRET_FILE=./secret    the deployment's secret: `openssl rand -hex 32 > secret` makes one
@@ -67,6 +70,9 @@ COMPOSE_HEADER = """\
 FIELD_VARIABLES = {
     "prefill": "BATON_PREFILL",
     "decode": "BATON_DECODE",
+    "tensor_parallel": "BATON_TENSOR_PARALLEL",
+    "prefill_tp": "BATON_PREFILL_TP",
+    "decode_tp": "BATON_DECODE_TP",
     "model": "BATON_MODEL",
     "gpu_memory_utilization": "BATON_GPU_SHARE",
     "quantization": "BATON_QUANTIZATION",
@@ -193,6 +199,7 @@ def _workers(config: ComposeConfig, workers: Sequence[Service]) -> Value:
     made["secrets"] = ["baton"]
     made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: taken from the user's environment
     if config.device == "cuda":
+        made["shm_size"] = RANKS_SHARED_MEMORY
         device = {"driver": "nvidia", **_reserved(config.gpus), "capabilities": ["gpu"]}
         made["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
         if config.gpus == ALL_GPUS:  # fewer GPUs have other numbers in the container

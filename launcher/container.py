@@ -12,6 +12,8 @@ HOME_DIRECTORY = "/home/baton"
 MODELS_DIRECTORY = "/models"  # mount point of a host directory or volume with models
 RUN_DIRECTORY = "/run/baton"
 STATUS_FILE = f"{RUN_DIRECTORY}/status"
+RANKS_SHARED_MEMORY = 1 << 30
+"""Bytes of /dev/shm for workers of several GPUs, where NCCL may pass messages; a container's default is 64 MiB."""
 
 DATA_DIRECTORIES: dict[Volume, str] = {
     "redis": "/data",

@@ -80,7 +80,7 @@ class Service(Struct, frozen=True, kw_only=True):
     role: Role
     replicas: int
     settings: ServiceConfig | None  # without the place where a process runs; None: a Redis or Valkey server
-    gpus: int = 0  # per process, at most; all GPUs of a process are on one host
+    gpus: int = 0  # per process, at most, all of them on one host: one for each rank of a worker
     ports: tuple[Port, ...] = ()
     probes: Probes = Probes()
     keeps: tuple[Volume, ...] = ()  # data that outlives a process, which fetches or computes it otherwise
@@ -175,7 +175,7 @@ def _worker(options: WorkersOptions, role: Role, replicas: int) -> Service:
         role=role,
         replicas=replicas,
         settings=settings,
-        gpus=0 if options.device == "cpu" else 1,
+        gpus=0 if options.device == "cpu" else options.engine.width("prefill" if role == "prefill" else "decode"),
         ports=tuple(Port(name, 0) for name in WORKER_PORT_NAMES[: listening_ports(role, settings.transfer)]),
         keeps=("models", "cache"),
         beats=True,

@@ -36,12 +36,12 @@ def main() -> int:
         gpus = checked_gpus(config.device)
         directory = checked(config.model)
         numa = numa_choice(config, directory, len(gpus))
-        prefill, decode, note = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
+        prefill, decode, engine, notes = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
         if not gpus:
             refuse_beyond_memory(directory, config.engine, prefill + decode)
-        for each in filter(None, (note, numa.note)):
+        for each in filter(None, (*notes, numa.note)):
             stages.say(each)
-        config = replace(config, prefill=prefill, decode=decode, engine=with_absolute_paths(config.engine))
+        config = replace(config, prefill=prefill, decode=decode, engine=with_absolute_paths(engine))
         with Signals().installed() as signals, run_directory() as run:
             return _run(config, str(directory or config.model), run, stages, signals, numa.nodes)
     except BatonError as error:

@@ -26,14 +26,14 @@ OWN_IMAGE = (
 def print_manifests(arguments: Sequence[str]) -> int:
     """Prints the manifests; returns the exit status: 2 for bad input."""
     try:
-        config, gpus = with_replicas(parse(ManifestsConfig, arguments, "baton manifests"))
+        config, notes = with_replicas(parse(ManifestsConfig, arguments, "baton manifests"))
         check(config)
         made = manifests(config, read_secrets(config))
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if gpus:
-        print(f"note: {gpus}", file=sys.stderr)
+    for each in notes:
+        print(f"note: {each}", file=sys.stderr)
     if not config.secret_file and not config.existing_secret:
         print(NEW_SECRET, file=sys.stderr)
     if config.image == IMAGE:

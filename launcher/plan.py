@@ -11,6 +11,7 @@ from checkpoints.model_size import ModelSize, model_size
 from contracts.errors import BatonError, ConfigError
 from contracts.kinds import KVDtype, Positive, Quantization
 from infra.cli import parse
+from infra.config.engine import WIDTHS
 from launcher.host.gpus import USABLE_MEMORY_SHARE
 from pricing.capacity import MAX_GPUS, Capacity, dollars_per_million, gpus_needed
 from pricing.gpu_rates import GPU_RATES, GpuRates
@@ -86,6 +87,7 @@ def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype) 
         size.token_bytes * (QUANTIZED_KV_SHARE if kv_dtype != "auto" else 1.0),
         weights=WEIGHT_FORMATS[quantization],
         kv=KV_FORMATS[kv_dtype],
+        kv_parts=size.kv_parts,
     )
 
 
@@ -102,9 +104,10 @@ def estimate(shape: ModelShape, name: str, gpu: GpuRates, length: int, price: fl
         return
     capacity = Capacity(shape, gpu, USABLE_MEMORY_SHARE, gpus)
     if gpus > 1:
+        how = f"--tensor-parallel {gpus}" if gpus <= WIDTHS[-1] else f"more ranks than Baton's {WIDTHS[-1]}"
         yield (
-            f"  does not fit into one: {gpus} would hold it with tensor parallelism, which Baton has on CPUs only; "
-            "the figures below leave out what GPUs say to each other"
+            f"  does not fit into one: {gpus} would hold it with {how}; the figures below leave out what GPUs say to "
+            "each other"
         )
     most = capacity.pool_tokens // length
     yield f"  {gpus} GPU{'s' if gpus > 1 else ''}: KV of {capacity.pool_tokens} tokens, {most} sequences of {length}"

@@ -87,11 +87,11 @@ def check(config: UpConfig) -> CheckedUp:
     directory = check_settings(config)
     config = with_absolute_paths(config)
     numa = numa_choice(config, directory, len(gpus))
-    prefill, decode, note = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
+    prefill, decode, engine, notes = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
     if not gpus:
         refuse_beyond_memory(directory, config.engine, prefill + decode)
-    config = replace(config, port=port, prefill=prefill, decode=decode)
-    return CheckedUp(config, directory, numa.nodes, [each for each in (note, numa.note) if each])
+    config = replace(config, port=port, prefill=prefill, decode=decode, engine=engine)
+    return CheckedUp(config, directory, numa.nodes, [*notes, *filter(None, (numa.note,))])
 
 
 def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, signals: Signals) -> int:

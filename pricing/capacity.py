@@ -1,14 +1,14 @@
 """What GPUs of one kind can bear with one copy of a model: whether it fits, its batches, their time, what tokens cost.
 
     KV bytes of a batch = batch x length x bytes of a token's KV
-    tokens of the pool  = (0.9 M n - W) / k        of n GPUs with M bytes, W bytes of weights, k bytes of KV a token
+    tokens of the pool  = (n (0.9 M - S) - W) / k r   of n GPUs with M bytes, of which a step takes S, with W bytes of
+                                                    weights, and r copies of k bytes of KV a token
     tokens per second   = batch / seconds of a decode step
     dollars per million = 1e6 x n x dollars per hour / 3600 / tokens per second
 
 Several GPUs count as one with n times the memory and the rates: sums between GPUs would come on top.
 """
 
-import msgspec
 from msgspec import Struct
 
 from pricing.gpu_rates import GpuRates
@@ -16,6 +16,8 @@ from pricing.gpu_step_time import ModelShape, floor_seconds, step_seconds
 from pricing.steps import StepWork
 
 MAX_GPUS = 64
+STEP_BYTES = 2 << 30
+"""Memory of a GPU that steps, the driver's context and compiled kernels take. An assumption: a start measures it."""
 
 
 class Capacity(Struct, frozen=True):
@@ -29,8 +31,9 @@ class Capacity(Struct, frozen=True):
     @property
     def pool_tokens(self) -> int:
         """Tokens of KV that fit beside the weights; negative where the weights do not fit."""
-        room = self.usable_share * self.gpu.memory * self.gpus - self.model.weights_bytes
-        return int(room // self.model.token_bytes)
+        room = (self.usable_share * self.gpu.memory - STEP_BYTES) * self.gpus - self.model.weights_bytes
+        copies = max(1.0, self.gpus / self.model.kv_parts) if self.model.kv_parts else 1.0
+        return int(room // (self.model.token_bytes * copies)) if self.model.token_bytes else int(room)
 
     def fits(self, length: int) -> bool:
         """Returns whether the weights and one sequence of `length` tokens fit."""
@@ -38,13 +41,7 @@ class Capacity(Struct, frozen=True):
 
     def decode(self, batch: int, length: int) -> "DecodeEstimate":
         """Estimates a decode step of `batch` sequences of `length` tokens each."""
-        rates = msgspec.structs.replace(
-            self.gpu,
-            memory=self.gpu.memory * self.gpus,
-            read=self.gpu.read * self.gpus,
-            multiply=self.gpu.multiply * self.gpus,
-            processors=self.gpu.processors * self.gpus,
-        )
+        rates = self.gpu.together(self.gpus)
         work = StepWork(sequences=batch, context=batch * length)
         seconds = step_seconds(self.model, work, rates)
         busy = 2 * self.model.parameters * batch / rates.multiply

@@ -1,6 +1,7 @@
 """Rates of NVIDIA's GPUs, as their data sheets and the CUDA C++ Programming Guide have them."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 ISSUED_WARPS_PER_CLOCK = 4  # of a processor, since compute capability 7.0
 WARP_THREADS = 32
@@ -20,6 +21,16 @@ class GpuRates(Struct, frozen=True):
     def issue(self) -> float:
         """Instructions per second, each counted once for a warp of 32 threads."""
         return self.processors * ISSUED_WARPS_PER_CLOCK * self.clock
+
+    def together(self, gpus: int) -> "GpuRates":
+        """Returns the rates of several GPUs that divide each step, without what they say to each other."""
+        return replace(
+            self,
+            memory=gpus * self.memory,
+            read=gpus * self.read,
+            multiply=gpus * self.multiply,
+            processors=gpus * self.processors,
+        )
 
 
 A100 = GpuRates(80e9, 2.04e12, 312e12, 108, 1.41e9, 80)

@@ -35,7 +35,8 @@ class ModelShape(Struct, frozen=True):
     """What a step's time depends on in a model.
 
     `parameters`: weights that each token is multiplied by; `token_bytes`: KV of a token in all layers; `pair_width`:
-    multiply-adds of a pair of tokens in all layers, 2 x heads x head size x layers; `launches`: kernels of a step.
+    multiply-adds of a pair of tokens in all layers, 2 x heads x head size x layers; `launches`: kernels of a step;
+    `kv_parts`: GPUs among which a token's KV can be divided, 0: any number.
     """
 
     parameters: float
@@ -45,6 +46,7 @@ class ModelShape(Struct, frozen=True):
     launches: int = 0
     weights: WeightFormat = "plain"
     kv: KVFormat = "plain"
+    kv_parts: int = 0
 
 
 def step_seconds(model: ModelShape, work: StepWork, gpu: GpuRates, recorded: bool = True) -> float:

@@ -79,15 +79,19 @@ from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus, PromptCounts
+from worker.engine_watch import end_process
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 from worker.memory_placement import place_worker
 from worker.ranks.adapters import RankAdapters
+from worker.ranks.gpus import gpus_of_ranks
 from worker.ranks.starting import RankProcesses
 from worker.role import Role, WorkerParts
 
 SIGNAL_LOOK_S = 0.1  # between two checks for a signal, while Redis is asked
+RANK_END_S = 10.0
+"""Seconds that a worker on GPUs has to stop by itself after one of its ranks has ended."""
 MAX_LABEL_CHARS = 63
 MASK_THREADS = 4
 TYPICAL_WARNING = (
@@ -133,12 +137,12 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     proposing(config.engine)
     if name == "prefill":  # decodes only while no decode worker is there
         config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
-    if choose_device(config.engine.device).type == "cpu":
+    device = choose_device(config.engine.device)
+    if device.type == "cpu":
         place_worker(config.numa_node)
-    options = config.engine
-    width = (options.prefill_tp if name == "prefill" else options.decode_tp) or options.tensor_parallel
+    width = config.engine.width(name)
     cores = max(1, available_cores() // width)
-    ranks = RankProcesses(config.engine, width, cores) if width > 1 else None  # they die with this process
+    ranks = _ranks(config.engine, width, cores, device)
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
     shares_pool = name == "decode" and width == 1 and SUPPORTED and "pool" in transports(config.transfer)
     engine = load_engine(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
@@ -172,7 +176,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     gc.collect()
     gc.freeze()  # the model stays: a full collection would take about 70 ms to scan it
     if ranks is not None:
-        ranks.watch(inbox.stop)
+        ranks.watch(partial(_stop, inbox, device))
     io.start()  # registers the worker; until then the engine is idle, and handles signals
     try:
         loop.run()
@@ -188,6 +192,23 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
         return 1
     log.info("stopped")
     return 0
+
+
+def _ranks(config: EngineConfig, width: int, cores: int, device: torch.device) -> RankProcesses | None:
+    """Starts the other ranks, which die with this process; None without any. Raises `ConfigError` for too few GPUs."""
+    if width == 1:
+        return None
+    if device.type == "cpu":
+        return RankProcesses(config, width, cores)
+    return RankProcesses(config, width, cores, "nccl", gpus_of_ranks(width, config.device, torch.cuda.device_count()))
+
+
+def _stop(inbox: Inbox[Any], device: torch.device, error: str) -> None:
+    """Stops the worker when one of its ranks has ended. On a GPU the engine thread may wait for that rank for ever."""
+    inbox.stop(error)
+    if device.type == "cuda":
+        time.sleep(RANK_END_S)
+        end_process(error)
 
 
 def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile, ranks: RankProcesses | None) -> Adapters:
@@ -299,6 +320,7 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         quantization=_quantization(config, engine),
         kv_dtype=spec.dtype,
         place=_place(life.config.place),
+        ranks=engine.group.shard.ranks,
     )
 
 

@@ -25,9 +25,21 @@ class DeviceBytes:
     Transfers run on their own stream, ordered against the steps by events. A read waits only for the store of its layer
     in the step, or the moves, that filled its blocks. A step or a move waits for landings in the blocks that it touches
     (`landing_order.py`). A landing waits for earlier moves of its target blocks, which may still be read.
+
+    The pools of a worker's other ranks have the stream and the order of rank 0's own pool. Rank 0's stream is behind
+    theirs after each sum and each meeting of all ranks, and they are behind it: so whatever waits for an event of rank
+    0's steps and moves waits for all ranks, and a landing that these wait for is one that all ranks wait for.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], spec: KVSpec, mover: BlockMover, codec: BlockCodec) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        spec: KVSpec,
+        mover: BlockMover,
+        codec: BlockCodec,
+        own: "DeviceBytes | None" = None,
+    ) -> None:
+        """`own`: those of rank 0, if `tensors` are another rank's, which rank 0 has opened."""
         self._layers: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, tensors, strict=True):
             self._layers |= zip(group.layers, tensor, strict=True)
@@ -37,13 +49,16 @@ class DeviceBytes:
         self._block_tokens = spec.groups[0].block_tokens
         self._device = tensors[0].device
         cuda: Any = torch.cuda
-        self._stream: torch.cuda.Stream = cuda.Stream(self._device, priority=-1)  # before large grids
+        self._stream: torch.cuda.Stream
+        self._stream = cuda.Stream(self._device, priority=-1) if own is None else own._stream  # before large grids
         for tensor in tensors:
             tensor.record_stream(self._stream)  # else its memory might be reused during a last transfer
         self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(self._layers), [len(each[0]) for each in tensors])
         self._landings: LandingOrder[torch.cuda.Event] = LandingOrder(self._block_tokens, len(tensors))
         self._moves: BlockEvents[torch.cuda.Event] = BlockEvents(len(tensors))
         self._moving: Sequence[Sequence[int]] = ()  # sources and targets of the moves under way, of each group
+        if own is not None:
+            self._order, self._landings, self._moves = own._order, own._landings, own._moves
         made = self._engine().record_event()
         self._stream.wait_event(made)  # the tensors' first zeros
         self._order.begin(None)

@@ -36,6 +36,7 @@ from engine.kv.pages_ahead import AHEAD_BYTES, PagesAhead
 from engine.kv.payload import Payload, size_of
 from engine.kv.token_moves import TokenSlots, TreeKVMoves, move_tokens
 from engine.model.kv_layout import KV_FORM_BY_DTYPE
+from engine.parallel.device_handle import DeviceHandle, handle_of, opened
 from engine.plan import NULL_BLOCK, BlockMove, Work
 from infra.process.shared_mapping import map_shared, shared_memory
 
@@ -108,10 +109,13 @@ class KVPool:
         *,
         is_shared: bool = False,
         descriptors: Sequence[int] = (),
+        handles: Sequence[DeviceHandle] = (),
+        own: "KVPool | None" = None,
     ) -> None:
         """Allocates the memory of all blocks; a CPU's memory may be shared with processes that write KV into it.
 
-        `descriptors` are of each group's memory that another process has made, and are closed with the pool.
+        `descriptors` are of each group's memory that another process has made, and are closed with the pool; `handles`
+        of that in another rank's GPU. `own`: rank 0's pool, if this is the pool of another rank on a GPU.
 
         `mover` moves blocks and `codec` converts them, both on `device`; evicted blocks of the first group go to the
         `tier`. Raises `OSError` if no memory can be shared.
@@ -130,8 +134,11 @@ class KVPool:
         ]
         self._bytes: PoolBytes
         if device.type == "cuda":
-            self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-            self._bytes = DeviceBytes(self._tensors, spec, mover, codec)
+            self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes if not handles]
+            self._tensors += [opened(*each, dtype, device) for each in zip(handles, shapes, strict=False)]
+            of_rank_0 = None if own is None else own._bytes
+            assert of_rank_0 is None or isinstance(of_rank_0, DeviceBytes), "ranks compute on the same kind of device"
+            self._bytes = DeviceBytes(self._tensors, spec, mover, codec, of_rank_0)
         else:
             sizes = bytes_of_groups(spec, counts)
             mappings: list[mmap.mmap | memoryview]
@@ -156,10 +163,16 @@ class KVPool:
             found |= zip(group.layers, tensor, strict=True)
         self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width], or bytes
 
-    def move(self, moves: Sequence[BlockMove]) -> None:
+    def handles(self) -> list[DeviceHandle]:
+        """Returns handles of each group's memory on a GPU, for a process that reads and writes blocks there."""
+        return [handle_of(tensor) for tensor in self._tensors]
+
+    def move(self, moves: Sequence[BlockMove], meet: Callable[[], None] = lambda: None) -> None:
         """Carries moves out, each seeing the results of earlier moves. Used by the engine's thread.
 
         On CUDA they are enqueued on its stream: after all launched steps, and before later calls of `read` and `write`.
+        `meet` lets the ranks of a worker wait for each other: before the moves, which see what has landed on any rank,
+        and behind them, when KV may land and be read.
         """
         if not moves:
             return
@@ -167,8 +180,10 @@ class KVPool:
         targets = [[move.target for move in moves if move.kind != "out" and move.group == group] for group in groups]
         sources = [[move.source for move in moves if move.kind != "in" and move.group == group] for group in groups]
         self._bytes.begin_moves([[*into, *out_of] for into, out_of in zip(targets, sources, strict=True)])
+        meet()
         for batch in batches(moves, max(1, STAGED_BYTES // max(group.layers_bytes() for group in self.spec.groups))):
             self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
+        meet()
         self._bytes.moved(targets)
 
     def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:

@@ -4,10 +4,11 @@ A rank's part of a block is a contiguous range of the block's vectors: those of 
 KV head have the same part, and latent vectors are whole on every rank. A whole block has the parts in the order of the
 ranks, each once, which is the block of a worker of one rank; with a codec, all scales come before all values.
 
-Rank 0 maps the other ranks' memory. Its I/O thread reads and lands whole blocks there, in one copy more than in the
-pool of a single rank. Two rules keep them in order with the steps of the other ranks: `engine.executor` reports a layer
-as stored after a sum of all ranks behind the stores, and a step or a move ends on rank 0 only when no rank still reads
-or writes KV for it. A step that reads what has landed begins by a message of rank 0.
+Rank 0 maps the other ranks' memory, on a host or on its GPUs. Its I/O thread reads and lands whole blocks there, in one
+copy more than in the pool of a single rank. Two rules keep them in order with the steps of the other ranks:
+`engine.executor` reports a layer as stored after a sum of all ranks behind the stores, and a step or a move ends on
+rank 0 only when no rank still reads or writes KV for it. A step that reads what has landed begins by a message of rank
+0 on a CPU, and on GPUs by a sum of all ranks, which rank 0's stream reaches behind the landing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,15 +44,19 @@ class RankPools:
     def begin_read(
         self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
     ) -> Callable[[], list[memoryview]]:
-        """Reads when the bytes are asked for: one view of separate memory."""
-        return partial(self._read, group, layer, blocks, codec)
+        """Begins to read all parts; the result puts them together in one view of separate memory."""
+        parts = self._parts[group]
+        holders = [self._pools[part * len(self._pools) // parts] for part in range(parts)]  # each the first that has it
+        begun = [pool.begin_read(group, layer, blocks, codec) for pool in holders]
+        return partial(self._whole, begun, group, len(blocks), codec)
 
-    def _read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+    def _whole(
+        self, begun: Sequence[Callable[[], list[memoryview]]], group: int, blocks: int, codec: Codec
+    ) -> list[memoryview]:
         size = self.spec.groups[group].wire_bytes(codec, self.spec.dtype)
-        whole = np.empty((len(blocks), size), np.uint8)
-        for part in range(self._parts[group]):
-            pool = self._pools[part * len(self._pools) // self._parts[group]]  # the first rank that has it
-            own = _rows(pool.read(group, layer, blocks, codec), len(blocks))
+        whole = np.empty((blocks, size), np.uint8)
+        for part, views in enumerate(begun):
+            own = _rows(views(), blocks)
             for here, there in self._places(group, part, own.shape[1], codec):
                 whole[:, there] = own[:, here]
         return [whole.reshape(-1).data]

@@ -17,8 +17,7 @@ from msgspec import structs
 from contracts.errors import ConfigError
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LayerConfig, ModelConfig
 from engine.parallel.shard import Shard, length
-
-WIDTHS = (1, 2, 4, 8)
+from infra.config.engine import WIDTHS
 
 
 def cut_layer(layer: LayerConfig, shard: Shard) -> LayerConfig:

@@ -9,15 +9,17 @@ rank, as many as NCCL's ring does; the first one (R - 1) n, in one operation ins
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch import Tensor
 
+from contracts.errors import RankError
 from engine.parallel.shard import Shard
 from engine.parallel.sums import tree_sum
 
@@ -29,18 +31,37 @@ LOOPBACK_VARIABLE, LOOPBACK_INTERFACE = "NCCL_SOCKET_IFNAME", "lo"
 """Ranks find each other over this interface, unless the user names another: it is closed to other hosts."""
 
 
-class DistributedCollective:
-    """Sums, gathers and broadcasts tensors of one device; `backend` is that of `torch.distributed`."""
+ALL_GATHER: Callable[[Tensor, Tensor], object]
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # as PyTorch called it before 2.13
+DistributedBackend = Literal["nccl", "gloo"]
+"""NCCL exchanges tensors of GPUs, gloo those of CPUs."""
 
-    def __init__(self, shard: Shard, meeting_file: Path, backend: str = "nccl", silence_s: float = SILENCE_S) -> None:
-        """Waits for all ranks, which find each other by a file that does not exist before. Raises `DistError`."""
+
+class MeetingFile(Struct, frozen=True):
+    """How ranks find each other: by a file that does not exist before."""
+
+    path: str
+    backend: DistributedBackend
+
+
+class DistributedCollective:
+    """Sums, gathers and broadcasts tensors of one device: with NCCL of this process's first GPU."""
+
+    def __init__(self, shard: Shard, meeting: MeetingFile, silence_s: float = SILENCE_S) -> None:
+        """Waits for all ranks. Raises `RankError` if one does not come within `silence_s` seconds."""
         os.environ.setdefault(LOOPBACK_VARIABLE, LOOPBACK_INTERFACE)
         self._shard = shard
+        self._mark = torch.zeros(1, dtype=torch.uint8, device="cuda" if meeting.backend == "nccl" else "cpu")
         untyped: Any = dist  # the package does not export its stores to type checkers
-        store = untyped.FileStore(str(meeting_file), shard.ranks)
-        dist.init_process_group(
-            backend, store=store, rank=shard.rank, world_size=shard.ranks, timeout=timedelta(seconds=silence_s)
-        )
+        store = untyped.FileStore(meeting.path, shard.ranks)
+        with _exchanging():
+            dist.init_process_group(
+                meeting.backend,
+                store=store,
+                rank=shard.rank,
+                world_size=shard.ranks,
+                timeout=timedelta(seconds=silence_s),
+            )
 
     def sum(self, own: Tensor) -> Tensor:
         """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`."""
@@ -48,7 +69,8 @@ class DistributedCollective:
         if own.nbytes <= FEW_BYTES or own.numel() % ranks:
             return self._added(self._all(flat).view(ranks, -1), own.dtype).view(own.shape)
         theirs = torch.empty_like(flat)
-        dist.all_to_all_single(theirs, flat)
+        with _exchanging():
+            dist.all_to_all_single(theirs, flat)
         return self._all(self._added(theirs.view(ranks, -1), own.dtype)).view(own.shape)
 
     def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
@@ -63,11 +85,13 @@ class DistributedCollective:
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
         received = tensor.contiguous()
-        dist.broadcast(received, 0)
+        with _exchanging():
+            dist.broadcast(received, 0)
         return received
 
     def meet(self) -> None:
-        """Does nothing: on GPUs no process reads the KV of all ranks, and a rank's stream orders its own work."""
+        """Lets this rank's stream go on when all ranks' streams have come here; on a GPU the host does not wait."""
+        self._all(self._mark)
 
     def close(self) -> None:
         dist.destroy_process_group()
@@ -75,9 +99,21 @@ class DistributedCollective:
     def _all(self, own: Tensor) -> Tensor:
         """Returns the numbers of all ranks, rank 0's first."""
         found = own.new_empty(self._shard.ranks * own.numel())
-        dist.all_gather_into_tensor(found, own)
+        with _exchanging():
+            ALL_GATHER(found, own)
         return found
 
     @staticmethod
     def _added(parts: Tensor, dtype: torch.dtype) -> Tensor:
         return tree_sum(parts.float().unbind()).to(dtype)
+
+
+@contextmanager
+def _exchanging() -> Iterator[None]:
+    """Turns the errors of `torch.distributed`, some of which are plain `RuntimeError`s, into a `RankError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankError(
+            f"the ranks of this worker cannot exchange tensors: {str(error).partition(chr(10))[0]}"
+        ) from error

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from engine.parallel.device_handle import DeviceHandle
 from engine.plan import BlockMove, StepPlan
 
 
@@ -14,6 +15,14 @@ class Peers(Protocol):
 
         Returns descriptors of each rank's memory, of `sizes` bytes by KV group, which this rank is to map, too.
         """
+        ...
+
+    def make_device_pool(self, counts: Sequence[int]) -> list[list[DeviceHandle]]:
+        """Does the same on GPUs. Returns handles of each rank's memory by KV group, which this rank is to open."""
+        ...
+
+    def least_spare(self) -> int:
+        """Returns the bytes for KV blocks on the GPU of the rank that has least."""
         ...
 
     def move(self, moves: Sequence[BlockMove]) -> None: ...
@@ -32,6 +41,12 @@ class NoPeers:
 
     def make_pool(self, counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
         return []
+
+    def make_device_pool(self, counts: Sequence[int]) -> list[list[DeviceHandle]]:
+        return []
+
+    def least_spare(self) -> int:
+        raise AssertionError("there is no other rank")
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         return

@@ -20,6 +20,7 @@ from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, longest_in, sequences_in, tokens_in
+from engine.start.device_memory import device_memory
 from engine.start.load_model import load_model
 from engine.start.load_proposer import LoadedProposer, load_proposer
 from engine.start.loaded_model import LoadedModel
@@ -72,8 +73,9 @@ def load_engine(
     loaded = replace(load_model(config, progress, open_weights, group), peers=peers)
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
-    if group.is_cut and device.type == "cpu":  # all ranks' blocks are in this machine's memory
-        config = structs.replace(config, kv_memory=(config.kv_memory or cpu_spare()) // group.shard.ranks)
+    if group.is_cut:  # on a CPU all ranks' blocks are in this machine's memory
+        of_all = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0)
+        config = structs.replace(config, kv_memory=of_all // group.shard.ranks)
     proposer = load_proposer(config, loaded, progress, open_weights)
     progress("profiling", 0.0)
     measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
@@ -139,8 +141,11 @@ def _size_pool(
     kept = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
     kept += proposer.own_kv_bytes
     kept += proposer.warm_up(progress)  # takes the memory of the draft's steps before the rest is shared out
+    device = loaded.backend.device
+    if loaded.group.is_cut and device.type == "cuda":  # all ranks have the blocks that fit on the fullest GPU
+        kept += max(0, device_memory(device).spare(config.gpu_memory_utilization) - loaded.peers.least_spare())
     spec = proposer.with_kv_of_draft(loaded.spec)
-    counts = blocks_that_fit(config, spec, loaded.backend.device, load, kept)
+    counts = blocks_that_fit(config, spec, device, load, kept)
     return counts, bytes_of_counts(spec, counts)
 
 
@@ -163,7 +168,11 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
     if missing:
         what = f"do not multiply {' and '.join(missing)} weights, which are dequantized to {dtype_name(backend.dtype)}"
         LOG.info("%s operators %s", backend.name, what)
-    ranks = f", {engine.group.shard.ranks} ranks," if engine.group.is_cut else ""
+    ranks = ""
+    if engine.group.is_cut:
+        count = engine.group.shard.ranks
+        each = format_bytes(memory.weights_bytes // count), format_bytes(memory.kv_pool_bytes // count)
+        ranks = f", {count} ranks, each with {each[0]} of the weights and {each[1]} of the KV pool,"
     tier = "no host tier"
     if memory.host_tier_bytes:
         speed = format_bytes(memory.host_bytes_per_second)

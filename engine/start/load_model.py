@@ -121,12 +121,12 @@ def _load_ours(
         with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
     of_rank = cut_config(with_head, group.shard)
     if group.is_cut:
-        config = _for_ranks(config, device, model_config)
+        config = _for_ranks(config, model_config)
     backend = choose(config, device, dtype, of_rank)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
     embedding = model_config.vocab_size * model_config.hidden_size
-    refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding)
+    refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding, group.shard.ranks)
     stays = " and ".join(sorted(form for form in parameters if form is not None))
     if stays and config.quantization != "none":
         LOG.info(
@@ -174,13 +174,12 @@ def _load_ours(
     )
 
 
-def _for_ranks(config: EngineConfig, device: torch.device, model: ModelConfig) -> EngineConfig:
+def _for_ranks(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     """Returns the settings of a model that is cut among ranks. Raises `ConfigError` for settings that cannot be."""
     has_experts = any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
     uncut = {
         "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
         "--host-kv-memory": config.host_kv_memory,
-        "--device": "" if device.type == "cpu" else config.device,
         "--cpu-backend": "native" if has_experts and config.cpu_backend == "native" else "",
     }
     for key, value in uncut.items():

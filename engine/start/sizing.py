@@ -61,8 +61,9 @@ def refuse_large_weights(
     device: torch.device,
     operators: frozenset[Form] = frozenset(),
     embedding: int = 0,
+    ranks: int = 1,
 ) -> None:
-    """Raises `ConfigError` if the weights are larger than the free memory.
+    """Raises `ConfigError` if the weights are larger than the free memory. Of a GPU's `ranks`, each has its own GPU.
 
     `weights` counts weights by their quantization format in the checkpoint; None: floats. Of the floats, `embedding`
     weights stay in `dtype`, and the others get --quantization. Formats that are not in `operators` are dequantized.
@@ -70,10 +71,11 @@ def refuse_large_weights(
     there, where = available_memory(), "free on this machine"
     if device.type == "cuda":
         there, where = device_memory(device).free, f"free on {device}"
+    parts = ranks if device.type == "cuda" else 1
     takes = _bytes_of(config, weights, dtype, operators, embedding)
-    size = sum(takes.values())
+    size = sum(takes.values()) // parts
     if size > there:
-        half = sum(_bytes_of(config, weights, torch.bfloat16, operators, embedding).values())
+        half = sum(_bytes_of(config, weights, torch.bfloat16, operators, embedding).values()) // parts
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
         ((form, _),) = takes.most_common(1)
         what = f"its weights take {format_bytes(size)} in {form or dtype_name(dtype)}"

@@ -14,11 +14,12 @@ _STEP_TOKEN_BUCKETS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
-    """Yields tokens per step, KV caches, and accepted draft tokens, each in parts of a few workers."""
+    """Yields tokens per step, KV caches, accepted draft tokens and ranks, each in parts of a few workers."""
     parts = shares(worker.record for worker in workers)
     yield from (_steps(model, records) for records in parts)
     yield from (_caches(model, records) for records in parts)
     yield from (_accepted(model, records) for records in parts)
+    yield from (_ranks(model, records) for records in parts)
 
 
 def _steps(model: str, records: Iterable[WorkerRecord]) -> Metric:
@@ -54,6 +55,14 @@ def _accepted(model: str, records: Iterable[WorkerRecord]) -> Metric:
     for record in records:
         for place, count in enumerate(record.load.speculation.accepted):
             family.add_metric([model, record.epoch, record.role, str(place)], count)
+    return family
+
+
+def _ranks(model: str, records: Iterable[WorkerRecord]) -> Metric:
+    text = "Processes that divide a worker's model, on GPUs each with its own"
+    family = GaugeMetricFamily("baton:worker_ranks", text, labels=["model_name", "engine", "role"])
+    for record in records:
+        family.add_metric([model, record.epoch, record.role], record.ranks)
     return family
 
 

@@ -22,6 +22,9 @@ from contracts.kinds import (
     Speculation,
 )
 
+WIDTHS = (1, 2, 4, 8)
+"""Numbers of ranks among which a model can be divided."""
+
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """How a worker computes a model, and how much memory its KV blocks may take."""
@@ -90,11 +93,12 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     tensor_parallel: Annotated[
         int,
         Meta(
-            ge=1,
+            ge=0,
             le=8,
-            description="processes among which a worker divides the model: 1, 2, 4 or 8; so far on a CPU",
+            description="processes among which a worker divides the model, on GPUs each with its own: 1, 2, 4 or 8; "
+            "0: as many as hold the weights and one request of full length on GPUs, and 1 on a CPU",
         ),
-    ] = 1
+    ] = 0
     prefill_tp: Annotated[
         int, Meta(ge=0, le=8, description="--tensor-parallel of prefill workers, if it is another; 0: the same")
     ] = 0
@@ -172,6 +176,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     @property
     def adapts(self) -> bool:
         return bool(self.lora) or self.allow_lora_loading
+
+    def width(self, role: Literal["prefill", "decode"]) -> int:
+        """Returns the number of ranks of a worker of this role."""
+        return (self.prefill_tp if role == "prefill" else self.decode_tp) or self.tensor_parallel or 1
 
 
 class EngineConfig(EngineOptions, frozen=True, kw_only=True):

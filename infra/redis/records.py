@@ -154,7 +154,7 @@ class UnreachedPeer(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """A worker's memory in bytes and tokens, and its measured rates."""
+    """A worker's memory in bytes and tokens, that of all its ranks together, and its measured rates."""
 
     weights_bytes: int = 0
     kv_pool_bytes: int = 0  # includes the null block
@@ -191,6 +191,7 @@ class WorkerRecord(Struct, frozen=True):
     place: HostLocation = HostLocation()
     adapters: tuple[HeldAdapter, ...] = ()
     adapter_list: int = 0  # number of the adapter list (`infra/redis/adapter_list.py`) that it has applied
+    ranks: int = 1  # processes that divide the model, on GPUs each with its own
 
 
 class RequestRecord(Struct, frozen=True):

@@ -58,7 +58,7 @@ def worker_processes(
     share: float = USABLE_MEMORY_SHARE,
     numa_nodes: Sequence[int] = (),
 ) -> list[Process]:
-    """Makes all prefill and decode workers of a deployment, each with a GPU, or its part of `share` of a GPU's memory.
+    """Makes all prefill and decode workers of a deployment, each with GPUs, or its part of `share` of a GPU's memory.
 
     `run`: directory for the workers' status files and for the pages of busy workers. On a CPU, the workers of a role
     take turns on `numa_nodes`.
@@ -69,7 +69,8 @@ def worker_processes(
         for number, name in enumerate(service.names)
     ]
     made = []
-    for (service, name, node), gpu in zip(workers, placements(device, len(workers), share=share), strict=True):
+    widths = [max(1, service.gpus) for service, _, _ in workers]
+    for (service, name, node), gpu in zip(workers, placements(device, widths, share=share), strict=True):
         page = str(run / ("busy" if node is None else f"busy-{node}"))
         here = replace(place, busy_page=page, device=gpu.device, gpu_share=gpu.share, numa_node=node)
         made.append(dataclasses.replace(process(service, name, here, run), settings=gpu.settings))

@@ -42,7 +42,7 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     gpus: Annotated[
         Count,
         Meta(
-            description="GPUs of the cluster that the workers fill, one worker on each; 0: without --prefill and "
+            description="GPUs of the cluster that the workers fill, each rank with its own; 0: without --prefill and "
             "--decode one prefill worker and one decode worker"
         ),
     ] = 0

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from launcher.container import MODELS_DIRECTORY, USER_ID
+from launcher.container import MODELS_DIRECTORY, RANKS_SHARED_MEMORY, USER_ID
 from launcher.deployment import WORKERS, Role, Service, command
 from launcher.kubernetes.names import labels, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
@@ -126,6 +126,8 @@ def _has_models(config: ManifestsConfig, service: Service) -> bool:
 
 def _mounts(config: ManifestsConfig, service: Service) -> list[Value]:
     made: list[Value] = [{"name": name, "mountPath": path} for name, path in WRITABLE_DIRECTORIES.items()]
+    if service.gpus > 1:
+        made.append({"name": "shm", "mountPath": "/dev/shm"})
     made += [
         {"name": volume, "mountPath": path, "readOnly": True} for volume, (_, path) in _held(config, service).items()
     ]
@@ -142,6 +144,8 @@ def _mounts(config: ManifestsConfig, service: Service) -> list[Value]:
 
 def _volumes(config: ManifestsConfig, service: Service) -> list[Value]:
     made: list[Value] = [{"name": name, "emptyDir": {}} for name in WRITABLE_DIRECTORIES]
+    if service.gpus > 1:
+        made.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size(RANKS_SHARED_MEMORY)}})
     made += [
         # Only the file `secret` of the shared Secret is mounted; its other entries are environment variables.
         {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, **_only(volume)}}

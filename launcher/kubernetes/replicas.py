@@ -1,4 +1,4 @@
-"""Decides the numbers of worker pods: one worker on each GPU that the user offers, and the autoscalers' bounds."""
+"""Decides the numbers of worker pods, which fill the GPUs that the user offers, and the autoscalers' bounds."""
 
 from pathlib import Path
 
@@ -6,15 +6,16 @@ from msgspec.structs import replace
 
 from contracts.errors import ConfigError
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.worker_counts import GpusAtHand, settle
+from launcher.rank_width import widths_of
+from launcher.worker_counts import MOST_GPUS_OF_A_NODE, GpusAtHand, settle
 from pricing.gpu_rates import GPU_RATES
 
 MAX_SCALED_WORKERS = 4
 """Default bound of an autoscaler; without one where the workers have taken all GPUs of `--gpus`."""
 
 
-def with_replicas(config: ManifestsConfig) -> tuple[ManifestsConfig, str]:
-    """Returns the options with all numbers of workers decided, and a sentence about the GPUs or ''.
+def with_replicas(config: ManifestsConfig) -> tuple[ManifestsConfig, list[str]]:
+    """Returns the options with all numbers of workers and their widths decided, and sentences about the GPUs.
 
     Raises `ConfigError` if `--gpus` cannot work.
     """
@@ -23,16 +24,20 @@ def with_replicas(config: ManifestsConfig) -> tuple[ManifestsConfig, str]:
     if config.gpu_name not in GPU_RATES:
         raise ConfigError("--gpu-name", config.gpu_name, f"known GPUs are {', '.join(GPU_RATES)}")
     directory = Path(config.model)
-    gpus = GpusAtHand(config.gpus, lambda: config.gpu_name)
-    prefill, decode, note = settle(config, gpus, directory if directory.is_dir() else None)
-    if config.gpus and prefill + decode > config.gpus:
-        why = f"--prefill {prefill} --decode {decode} take a GPU for each worker, {prefill + decode} in all"
-        raise ConfigError("--gpus", config.gpus, why)
+    most = 0 if config.device == "cpu" else min(config.gpus or MOST_GPUS_OF_A_NODE, MOST_GPUS_OF_A_NODE)
+    gpus = GpusAtHand([config.gpus] if config.gpus else [], lambda: config.gpu_name, most=most)
+    prefill, decode, engine, notes = settle(config, gpus, directory if directory.is_dir() else None)
+    widths = widths_of(engine)
+    taken = prefill * widths.prefill + decode * widths.decode
+    if config.gpus and taken > config.gpus:
+        each = "a GPU for each rank" if max(widths) > 1 else "a GPU for each worker"
+        raise ConfigError("--gpus", config.gpus, f"--prefill {prefill} --decode {decode} take {each}, {taken} in all")
     bound = 0 if config.gpus else MAX_SCALED_WORKERS
     return replace(
         config,
         prefill=prefill,
         decode=decode,
+        engine=engine,
         max_prefill=bound if config.max_prefill is None else config.max_prefill,
         max_decode=bound if config.max_decode is None else config.max_decode,
-    ), note
+    ), notes

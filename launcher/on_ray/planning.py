@@ -20,7 +20,8 @@ from launcher.on_ray.node.redis import redis_url
 from launcher.on_ray.order import Order, RayPlan, RedisServer
 from launcher.on_ray.placement import NodeResources, Resources
 from launcher.options import UpConfig
-from launcher.worker_counts import GpusAtHand, settle
+from launcher.rank_width import widths_of
+from launcher.worker_counts import GpusAtHand, settle, with_gpus
 
 DEFAULT_SLO = SLO(2000.0, 100.0)
 """The objective without `--slo`: the default of a gateway."""
@@ -30,8 +31,8 @@ GPU_KIND_PREFIX = "accelerator_type:"
 
 def settled(
     config: UpConfig, nodes: Mapping[str, NodeResources], directory: Path | None = None
-) -> tuple[UpConfig, str]:
-    """Returns the options with the device and the numbers of workers decided, and a sentence about the GPUs or ''.
+) -> tuple[UpConfig, list[str]]:
+    """Returns the options with the device, the numbers of workers and their widths decided, and sentences about them.
 
     A number that the user left open fills the free GPUs. With `--autoscale` it begins at 1 and follows the load.
     `directory`: the model's; None for a hub id.
@@ -39,18 +40,21 @@ def settled(
     total, free = _gpus(node.total for node in nodes.values()), _gpus(node.free for node in nodes.values())
     device = config.device if config.device != "auto" else "cuda" if total else "cpu"
     kinds = [kind for node in nodes.values() for kind in node.total if kind.startswith(GPU_KIND_PREFIX)]
-    usable = 0 if device == "cpu" else free or total  # without a free GPU `lacking` says what is missing
+    usable = [] if device == "cpu" else free or total  # without a free GPU `lacking` says what is missing
+    name = kinds[0].removeprefix(GPU_KIND_PREFIX) if kinds else ""
+    gpus = GpusAtHand(usable, lambda: name, most=0 if device == "cpu" else max(total, default=0))
     if config.ray.autoscale:
-        prefill = int(usable != 1) if config.prefill is None else config.prefill
-        return replace(config, device=device, prefill=prefill, decode=config.decode or 1), ""
-    gpus = GpusAtHand(usable, lambda: kinds[0].removeprefix(GPU_KIND_PREFIX) if kinds else "")
-    prefill, decode, note = settle(config, gpus, directory)
-    return replace(config, device=device, prefill=prefill, decode=decode), note
+        engine, about_width = with_gpus(config, gpus, directory)
+        prefill = int(gpus.workers(max(widths_of(engine))) != 1) if config.prefill is None else config.prefill
+        decided = replace(config, device=device, prefill=prefill, decode=config.decode or 1, engine=engine)
+        return decided, [about_width] if about_width else []
+    prefill, decode, engine, notes = settle(config, gpus, directory)
+    return replace(config, device=device, prefill=prefill, decode=decode, engine=engine), notes
 
 
-def _gpus(resources: Iterable[Resources]) -> int:
-    """Returns the number of whole GPUs."""
-    return sum(int(each.get("GPU", 0.0)) for each in resources)
+def _gpus(resources: Iterable[Resources]) -> list[int]:
+    """Returns the numbers of whole GPUs of nodes that have any."""
+    return [whole for each in resources if (whole := int(each.get("GPU", 0.0)))]
 
 
 def redis_node(config: UpConfig, nodes: Mapping[str, NodeResources], here: str) -> str:

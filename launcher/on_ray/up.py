@@ -100,10 +100,10 @@ class Up:
         here = ray.get_runtime_context().get_node_id()
         addresses = sorted({node.address for node in nodes.values()})
         self._stages.show("cluster", f"{len(nodes)} nodes at {', '.join(addresses)}")
-        config, note = settled(self._config, nodes, self._directory)
+        config, notes = settled(self._config, nodes, self._directory)
         self._config = config
-        if note:
-            self._stages.say(note)
+        for each in notes:
+            self._stages.say(each)
         where = redis_node(config, nodes, here)
         plan = make_plan(config, self._run, nodes, here, None)
         if wrong := lacking(list(nodes.values()), wanted(plan)):

@@ -126,6 +126,13 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
     }
 
 
+def test_a_workers_ranks_are_said_with_the_memory_of_each() -> None:
+    memory = Memory(weights_bytes=3 << 30, kv_pool_bytes=2 << 30, tokens=6400)
+    found = "\n".join(hints(markup.workers([view(memory=memory, ranks=4, device="cuda:0")], {})))
+    assert " · 4 ranks on cuda:0 · " in found
+    assert "host tier none\nOf both, 1.2 GiB on each of 4 ranks" in found
+
+
 def test_last_requests_say_outcome_and_stages() -> None:
     late = finished(attempts=2, samples=4)
     lost = finished(outcome="failed", reason="worker lost", output_tokens=0, cached_tokens=0, handoff_bytes=0)

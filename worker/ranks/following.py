@@ -14,13 +14,16 @@ from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.formats.registry import open_checkpoint
+from engine.parallel.distributed import MeetingFile
 from engine.parallel.rank_group import RankGroup
-from engine.parallel.shared_memory import RankWires, SharedMemoryCollective
 from engine.plan import StepPlan
 from engine.speculation.verify.verification import works_by_row
+from engine.start.device_memory import device_memory
 from engine.start.load_model import load_model
 from engine.start.recording import record_decode_steps
+from worker.ranks.joining import join
 from worker.ranks.orders import (
+    JOINING,
     LOADED,
     AdapterAnswer,
     FreeAdapter,
@@ -29,8 +32,11 @@ from worker.ranks.orders import (
     MakePool,
     Move,
     Order,
+    PoolHandles,
     ReadAdapter,
     RecordSteps,
+    Spare,
+    TellSpare,
     send,
 )
 
@@ -55,7 +61,9 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
     def silent(stage: str, percent: float) -> None:
         """Rank 0 reports the progress of all."""
 
-    with closing(SharedMemoryCollective(begin.shard, RankWires(begin.memory, begin.sockets))) as collective:
+    if isinstance(begin.way, MeetingFile):
+        stream.sendall(JOINING)
+    with closing(join(begin.shard, begin.way)) as collective:
         group = RankGroup(begin.shard, collective)
         loaded = load_model(begin.config, silent, open_checkpoint, group)
         stream.sendall(LOADED)
@@ -63,7 +71,13 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
         for order, descriptors in orders:
             match order:
                 case MakePool(counts):
+                    executor = None  # its pool goes before there is another
                     executor = RankExecutor(loaded.with_pool(counts, descriptors=descriptors))
+                    if loaded.backend.device.type == "cuda":
+                        send(stream, PoolHandles(executor.engine.pool.handles()))
+                case TellSpare():
+                    memory = device_memory(loaded.backend.device)
+                    send(stream, Spare(memory.spare(begin.config.gpu_memory_utilization)))
                 case RecordSteps(longest):
                     assert executor is not None
                     engine = executor.engine

@@ -3,62 +3,101 @@
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
+from typing import TypeVar
 
 from contracts.errors import RankError
+from engine.parallel.device_handle import DeviceHandle
+from engine.parallel.distributed import DistributedBackend, MeetingFile
 from engine.parallel.rank_group import RankGroup
 from engine.parallel.shard import Shard
-from engine.parallel.shared_memory import RankWires, SharedMemoryCollective, make_wires
+from engine.parallel.shared_memory import RankWires, make_wires
 from engine.plan import BlockMove, StepPlan
 from infra.config.engine import EngineConfig
 from infra.process.shared_mapping import shared_memory
+from worker.ranks.joining import join
 from worker.ranks.orders import (
+    JOINING,
     LOADED,
     AdapterAnswer,
+    Answer,
     FreeAdapter,
     Launch,
     LoadShard,
     MakePool,
     Move,
     Order,
+    PoolHandles,
     ReadAdapter,
     RecordSteps,
+    Spare,
+    TellSpare,
     receive_answer,
     send,
 )
+
+Kind = TypeVar("Kind", bound=Answer)
 
 
 class RankStreams:
     """Implements `engine.parallel.peers.Peers`. `group`: all ranks, as rank 0 sees them."""
 
-    def __init__(self, config: EngineConfig, ranks: int, threads: int) -> None:
-        wires = make_wires(ranks)
-        self._collective = SharedMemoryCollective(Shard(0, ranks), wires[0])
-        self.group = RankGroup(Shard(0, ranks), self._collective)
+    def __init__(
+        self, config: EngineConfig, ranks: int, threads: int, backend: DistributedBackend | None = None
+    ) -> None:
+        """Ranks exchange tensors by a `backend` of `torch.distributed`; None: over memory that they share, on a CPU."""
+        self._meeting = TemporaryDirectory(prefix="baton-ranks-") if backend is not None else None
+        ways: Sequence[RankWires | MeetingFile]
+        if self._meeting is not None and backend is not None:
+            ways = [MeetingFile(f"{self._meeting.name}/meeting", backend)] * ranks
+        else:
+            ways = make_wires(ranks)
         self._streams: list[socket.socket] = []
-        self._loaded = 0
+        self._have_loaded = False
         self._telling = Lock()  # adapters are loaded on another thread than steps are launched
         for rank in range(1, ranks):
             here, there = socket.socketpair()
             self._streams.append(here)
-            self.begin(there, wires[rank])
-            send(here, LoadShard(config, Shard(rank, ranks), threads, wires[rank].memory, wires[rank].sockets))
+            self.begin(rank, there, ways[rank])
+            send(here, LoadShard(config, Shard(rank, ranks), threads, ways[rank]))
+        if backend is not None:  # a process takes seconds to come, of which a busy host makes many
+            self._hear(JOINING, "could not start")
+        self._collective = join(Shard(0, ranks), ways[0])
+        self.group = RankGroup(Shard(0, ranks), self._collective)
 
-    def begin(self, stream: socket.socket, wires: RankWires) -> None:
+    def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
         """Begins a rank that reads orders from `stream`, and lets go of what that rank has now."""
         raise NotImplementedError
 
     def make_pool(self, counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
         """Lets each rank make a new pool in memory that is shared. The first call waits until all have loaded."""
-        for rank, stream in list(enumerate(self._streams, 1))[self._loaded :]:
-            if stream.recv(1) != LOADED:
-                raise RankError(f"rank {rank} could not load the model")
-            self._loaded = rank
+        self._wait_until_loaded()
         made = []
         for rank in range(1, 1 + len(self._streams)):
             made.append([shared_memory("baton-rank-kv", size) for size in sizes])
             self._tell_rank(rank, MakePool(list(counts)), made[-1])
         return made
+
+    def make_device_pool(self, counts: Sequence[int]) -> list[list[DeviceHandle]]:
+        """Lets each rank make a new pool on its GPU. The first call waits until all have loaded."""
+        self._wait_until_loaded()
+        self._tell(MakePool(list(counts)))
+        return [each.handles for each in self._answers(PoolHandles)]
+
+    def least_spare(self) -> int:
+        self._tell(TellSpare())
+        return min(each.bytes for each in self._answers(Spare))
+
+    def _wait_until_loaded(self) -> None:
+        if not self._have_loaded:
+            self._hear(LOADED, "could not load the model")
+            self._have_loaded = True
+
+    def _hear(self, word: bytes, problem: str) -> None:
+        for rank, stream in enumerate(self._streams, 1):
+            if stream.recv(1) != word:
+                raise RankError(f"rank {rank} {problem}")
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._tell(Move(list(moves)))
@@ -72,23 +111,28 @@ class RankStreams:
     def load_adapter(self, directory: Path) -> list[AdapterAnswer]:
         """Lets each rank load an adapter, and waits for their answers. On any thread, for one adapter at a time."""
         self._tell(ReadAdapter(str(directory)))
-        return [self._answer(rank, stream) for rank, stream in enumerate(self._streams, 1)]
+        return self._answers(AdapterAnswer)
 
     def free_adapter(self, digest: str) -> None:
         self._tell(FreeAdapter(digest))
 
-    @staticmethod
-    def _answer(rank: int, stream: socket.socket) -> AdapterAnswer:
-        answer = receive_answer(stream)
-        if answer is None:
-            raise RankError(f"rank {rank} has ended")
-        return answer
+    def _answers(self, kind: type[Kind]) -> list[Kind]:
+        """Waits for the answer of each rank."""
+        found = []
+        for rank, stream in enumerate(self._streams, 1):
+            answer = receive_answer(stream)
+            if not isinstance(answer, kind):
+                raise RankError(f"rank {rank} has ended")
+            found.append(answer)
+        return found
 
     def close(self) -> None:
         """Lets the other ranks end."""
         for stream in self._streams:
             stream.close()
         self._collective.close()
+        if self._meeting is not None:
+            self._meeting.cleanup()
 
     def _tell(self, order: Order) -> None:
         with self._telling:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from engine.parallel.device_handle import DeviceHandle
+from engine.parallel.distributed import MeetingFile
 from engine.parallel.shard import Shard
+from engine.parallel.shared_memory import RankWires
 from engine.plan import BlockMove, StepPlan
 from infra.config.engine import EngineConfig
 
@@ -16,19 +19,25 @@ MAX_DESCRIPTORS = 16
 
 
 class LoadShard(Struct, frozen=True, tag=True):
-    """Load this shard of the model, and say `LOADED`; the file descriptors are inherited."""
+    """Load this shard of the model, and say `LOADED`; the file descriptors of wires are inherited."""
 
     config: EngineConfig
     shard: Shard
     threads: int
-    memory: int
-    sockets: dict[int, int]  # by the other rank
+    way: RankWires | MeetingFile  # to the other ranks
 
 
 class MakePool(Struct, frozen=True, tag=True):
-    """Make a pool in memory whose descriptors come with the message, one for each KV group."""
+    """Make a pool: in memory whose descriptors come with the message, one for each KV group.
+
+    A rank on a GPU makes it in the memory of its GPU, and sends `PoolHandles`.
+    """
 
     counts: list[int]
+
+
+class TellSpare(Struct, frozen=True, tag=True):
+    """Send the `Spare` bytes of this rank's GPU."""
 
 
 class Move(Struct, frozen=True, tag=True):
@@ -56,19 +65,31 @@ class FreeAdapter(Struct, frozen=True, tag=True):
     digest: str
 
 
-class AdapterAnswer(Struct, frozen=True):
+class AdapterAnswer(Struct, frozen=True, tag=True):
     digest: str = ""
     problem: str = ""  # a sentence, if the adapter was not loaded
 
 
-Order = LoadShard | MakePool | Move | RecordSteps | Launch | ReadAdapter | FreeAdapter
-LOADED = b"\1"
+class PoolHandles(Struct, frozen=True, tag=True):
+    handles: list[DeviceHandle]  # by KV group
+
+
+class Spare(Struct, frozen=True, tag=True):
+    """What weights and steps leave to KV blocks on a rank's GPU."""
+
+    bytes: int
+
+
+Order = LoadShard | MakePool | TellSpare | Move | RecordSteps | Launch | ReadAdapter | FreeAdapter
+Answer = AdapterAnswer | PoolHandles | Spare
+JOINING, LOADED = b"\2", b"\1"
+"""What a rank says before it waits for the others at a `MeetingFile`, and when it has loaded the model."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
-_ANSWERS = msgspec.msgpack.Decoder(AdapterAnswer)
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def send(stream: socket.socket, order: Order | AdapterAnswer, descriptors: Sequence[int] = ()) -> None:
+def send(stream: socket.socket, order: Order | Answer, descriptors: Sequence[int] = ()) -> None:
     """Raises `OSError` if the other end is gone."""
     body = _ENCODER.encode(order)
     length = len(body).to_bytes(LENGTH_BYTES, "big")
@@ -86,7 +107,7 @@ def received(stream: socket.socket) -> Iterator[tuple[Order, list[int]]]:
         yield _DECODER.decode(_exactly(stream, int.from_bytes(length, "big"))), descriptors
 
 
-def receive_answer(stream: socket.socket) -> AdapterAnswer | None:
+def receive_answer(stream: socket.socket) -> Answer | None:
     """Returns None at the end of the stream."""
     length = _exactly(stream, LENGTH_BYTES)
     return _ANSWERS.decode(_exactly(stream, int.from_bytes(length, "big"))) if length else None

@@ -5,11 +5,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from engine.parallel.distributed import DistributedBackend, MeetingFile
 from engine.parallel.shared_memory import RankWires
 from infra.config.engine import EngineConfig
 from infra.process.dying import die_with
+from worker.ranks.gpus import VISIBLE_GPUS
 from worker.ranks.leading import RankStreams
 
 END_S = 10.0
@@ -19,20 +21,33 @@ END_S = 10.0
 class RankProcesses(RankStreams):
     """The ranks 1 and up of a worker."""
 
-    def __init__(self, config: EngineConfig, ranks: int, threads: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        ranks: int,
+        threads: int,
+        backend: DistributedBackend | None = None,
+        gpus: Sequence[str] = (),
+    ) -> None:
+        """`gpus`: the entry of CUDA_VISIBLE_DEVICES of each rank; none: they compute on a CPU."""
         self._processes: list[subprocess.Popen[bytes]] = []
-        super().__init__(config, ranks, threads)
+        self._gpus = gpus
+        self._closing = False
+        super().__init__(config, ranks, threads, backend)
 
-    def begin(self, stream: socket.socket, wires: RankWires) -> None:
+    def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
+        numbers = () if isinstance(way, MeetingFile) else (way.memory, *way.sockets.values())
+        gpu = {VISIBLE_GPUS: self._gpus[rank]} if self._gpus else {}  # it opens no context on the others
         self._processes.append(
             subprocess.Popen(
                 [sys.executable, "-m", "worker.ranks", str(stream.fileno())],
-                pass_fds=(stream.fileno(), wires.memory, *wires.sockets.values()),
+                pass_fds=(stream.fileno(), *numbers),
                 preexec_fn=die_with(os.getpid()),
+                env={**os.environ, **gpu},
             )
         )
         stream.close()
-        for number in (wires.memory, *wires.sockets.values()):
+        for number in numbers:
             os.close(number)
 
     def watch(self, ended: Callable[[str], None]) -> None:
@@ -42,10 +57,12 @@ class RankProcesses(RankStreams):
 
     def _wait(self, rank: int, process: subprocess.Popen[bytes], ended: Callable[[str], None]) -> None:
         status = process.wait()
-        ended(f"rank {rank} has ended with status {status}")
+        if not self._closing:
+            ended(f"rank {rank} has ended with status {status}")
 
     def close(self) -> None:
         """Lets the other ranks end, and ends what does not."""
+        self._closing = True
         super().close()
         for process in self._processes:
             try:

@@ -160,7 +160,7 @@ def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tup
     step()
     cuda: Any = torch.cuda
     graph = cuda.CUDAGraph()
-    with cuda.graph(graph, pool=memory):
+    with cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):  # NCCL's watchdog looks at its events
         hidden = step()
 
     def replay() -> Tensor:

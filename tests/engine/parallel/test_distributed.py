@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.parallel.distributed import FEW_BYTES
+from contracts.errors import RankError
+from engine.parallel.distributed import FEW_BYTES, DistributedCollective, MeetingFile
 from engine.parallel.shard import Shard
 from engine.parallel.sums import tree_sum
 
@@ -19,11 +20,11 @@ OF_RANK = """
 import sys
 from pathlib import Path
 import torch
-from engine.parallel.distributed import DistributedCollective
+from engine.parallel.distributed import DistributedCollective, MeetingFile
 from engine.parallel.shard import Shard
 from tests.engine.parallel.test_distributed import FORMATS, ROWS, columns_of, given_by, widths_of
 rank, ranks, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-collective = DistributedCollective(Shard(rank, ranks), directory / "meeting", "gloo")
+collective = DistributedCollective(Shard(rank, ranks), MeetingFile(str(directory / "meeting"), "gloo"))
 found = {}
 for name in ROWS:
     for dtype in FORMATS:
@@ -62,3 +63,8 @@ def test_every_rank_gets_what_all_ranks_have_given(ranks: int, tmp_path: Path) -
                 assert found["sum", name, dtype].equal(tree_sum(given).to(dtype)), (name, dtype)
             assert found["gather", name].equal(given_by(0, name, torch.float32)[:, : WIDTH - 3])
             assert found["broadcast", name].equal(given_by(0, name, torch.float32))
+
+
+def test_a_rank_that_does_not_come_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"^the ranks of this worker cannot exchange tensors: "):
+        DistributedCollective(Shard(0, 2), MeetingFile(str(tmp_path / "meeting"), "gloo"), silence_s=0.2)

@@ -27,13 +27,17 @@ def test_a_layer_is_told_when_the_slowest_rank_has_stored_it(tmp_path: Path) -> 
         def tell(plan: StepPlan, kv_group: int, layer: int) -> None:
             told.append((layer, len(stored)))
 
-        def store(layer: int) -> None:
+        executor = Executor(engine, tell if group.shard.rank == 0 else None)
+        go_on = executor._stored
+
+        def store(plan: StepPlan, layer: int) -> None:
             wait_until(lambda: meeting.waiting() == 1, "rank 0 to wait for a sum or a meeting")
             stored.append(layer)
+            go_on(plan, layer)
 
         if group.shard.rank == 1:
-            engine.pool.written = store  # type: ignore[method-assign]
-        return answers(Executor(engine, tell if group.shard.rank == 0 else None), expected, stagger=1, chunk=13)
+            executor._stored = store  # type: ignore[method-assign]
+        return answers(executor, expected, stagger=1, chunk=13)
 
     assert on_ranks(2, found, meeting) == [[each.tokens for each in expected]] * 2
     assert [layer for layer, _ in told] == stored

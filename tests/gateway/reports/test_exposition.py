@@ -51,7 +51,7 @@ def test_the_figures_of_several_gateways_are_one_page() -> None:
 
 def workers(count: int) -> list[Worker]:
     record = WorkerRecord("", "decode", "", "", "m", "f", "c", 16, 99, "cpu", "fp32", 0.0)
-    return [Worker(structs.replace(record, epoch=f"e{number}")) for number in range(count)]
+    return [Worker(structs.replace(record, epoch=f"e{number}", ranks=1 + number % 2)) for number in range(count)]
 
 
 def of_workers(count: int) -> Collector:
@@ -67,6 +67,7 @@ def test_parts_of_a_family_are_written_as_one() -> None:
     assert len(families["vllm:iteration_tokens_total"].samples) == 100 * (len(STEP_SIZES) + 3)
     caches = families["vllm:cache_config_info"].samples
     assert {sample.labels["engine"] for sample in caches} == {f"e{number}" for number in range(100)}
+    assert [sample.value for sample in families["baton:worker_ranks"].samples] == [1.0, 2.0] * 50
 
 
 def test_nothing_makes_the_samples_of_a_hundred_workers_at_once() -> None:

@@ -251,10 +251,10 @@ def four_gpus(has_gpus: HasGPUs) -> None:
 
 @pytest.mark.usefixtures("four_gpus")
 def test_workers_spread_over_gpus_and_share_their_memory() -> None:
-    assert [place.share for place in placements("auto", 2)] == [0.9, 0.9]
-    assert [place.share for place in placements("cuda", 5)] == [0.45, 0.9, 0.9, 0.9, 0.45]
-    assert [place.device for place in placements("cuda", 5)] == ["cuda"] * 5
-    assert placements("cpu", 2) == [Placement("cpu")] * 2
+    assert [place.share for place in placements("auto", [1, 1])] == [0.9, 0.9]
+    assert [place.share for place in placements("cuda", [1] * 5)] == [0.45, 0.9, 0.9, 0.9, 0.45]
+    assert [place.device for place in placements("cuda", [1] * 5)] == ["cuda"] * 5
+    assert placements("cpu", [1, 1]) == [Placement("cpu")] * 2
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -270,7 +270,7 @@ def test_each_worker_sees_one_gpu(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("four_gpus")
 def test_a_users_choice_of_gpus_is_divided_as_it_is() -> None:
     chosen = {"CUDA_VISIBLE_DEVICES": "GPU-3, GPU-1,-1,GPU-0"}
-    settings = [place.settings for place in placements("cuda", 3, chosen)]
+    settings = [place.settings for place in placements("cuda", [1] * 3, chosen)]
     assert settings == [{"CUDA_VISIBLE_DEVICES": name} for name in ("GPU-3", "GPU-1", "GPU-3")]
 
 
@@ -286,7 +286,7 @@ def test_hidden_gpus_are_not_seen(chosen: str, seen: list[str]) -> None:
 @pytest.mark.usefixtures("four_gpus")
 def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0+cpu")
-    assert placements("auto", 1) == [Placement("cpu")]
+    assert placements("auto", [1]) == [Placement("cpu")]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.parallel.distributed import MeetingFile
 from engine.parallel.shared_memory import RankWires
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
@@ -21,7 +22,7 @@ class FollowerThreads(RankStreams):
         self._followers: list[Future[None]] = []
         super().__init__(config, ranks, threads=1)
 
-    def begin(self, stream: socket.socket, wires: RankWires) -> None:
+    def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
         self._followers.append(self._threads.submit(self._follow, stream))
 
     @staticmethod

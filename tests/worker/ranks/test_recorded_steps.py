@@ -1,4 +1,4 @@
-"""Ranks compute by the GPU's operators and their recorded steps; Triton's interpreter takes a process for each rank."""
+"""Ranks compute as on GPUs, each in a process: Triton's operators, recorded steps, sums by `torch.distributed`."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_two_ranks_give_the_references_tokens_by_recorded_steps(tmp_path: Path) 
         max_sequences=2,
         max_batch_tokens=8,
     )
-    ranks = Watched(replace(config, decode_graphs="on"), 2, threads=1)
+    ranks = Watched(replace(config, decode_graphs="on"), 2, 1, "gloo")
     try:
         engine = load_engine(config, lambda stage, percent: None, group=ranks.group, peers=ranks)
         executor = Executor(engine)
