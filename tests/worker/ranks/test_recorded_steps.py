@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from torch import Tensor
 
 from engine.executor import Executor
 from engine.plan import StepPlan
@@ -18,13 +19,24 @@ NEW_TOKENS = 3
 
 
 class Watched(RankProcesses):
-    """Counts the steps that the other ranks follow: those that are not recorded, and those that are."""
+    """Counts the sums of all ranks in each recorded step."""
 
-    launched = (0, 0)
+    def watch_sums(self) -> None:
+        self.sums: list[int] = []
+        collective = self.group.collective
+        add, self._is_recorded = collective.sum, False
+
+        def counted(own: Tensor) -> Tensor:
+            if self._is_recorded:
+                self.sums[-1] += 1
+            return add(own)
+
+        collective.sum = counted  # type: ignore[method-assign]
 
     def launch(self, plan: StepPlan, recorded: bool) -> None:
-        others, recordings = self.launched
-        self.launched = (others + (not recorded), recordings + recorded)
+        self._is_recorded = recorded
+        if recorded:
+            self.sums.append(0)
         super().launch(plan, recorded)
 
 
@@ -49,8 +61,8 @@ def test_two_ranks_give_the_references_tokens_by_recorded_steps(tmp_path: Path) 
     try:
         engine = load_engine(config, lambda stage, percent: None, group=ranks.group, peers=ranks)
         executor = Executor(engine)
-        ranks.launched = (0, 0)
+        ranks.watch_sums()
         assert answers(executor, expected, stagger=0) == [each.tokens for each in expected]
-        assert ranks.launched[True] >= NEW_TOKENS - 1
+        assert ranks.sums == [1 + 2 * model.num_hidden_layers] * (NEW_TOKENS - 1), "the embedding's, and 2 of a layer"
     finally:
         ranks.close()
