@@ -86,12 +86,16 @@ class CompletionsClient:
 
     def model(self) -> str:
         """Returns the name of the first model that is served. Raises `GatewayError`."""
-        with self._exchange("GET", "/v1/models") as response:
-            body = _body(response)
+        body = self.get("/v1/models")
         try:
             return str(json.loads(body)["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
             raise GatewayError(f"{self.url}/v1/models names no model") from None
+
+    def get(self, path: str) -> bytes:
+        """Returns a page of the endpoint's. Raises `GatewayError`."""
+        with self._exchange("GET", path) as response:
+            return _body(response)
 
     def stream(
         self, path: str, body: Mapping[str, Any], longest: float = math.inf

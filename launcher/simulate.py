@@ -3,33 +3,43 @@
 import random
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from checkpoints.model_location import locate
 from checkpoints.model_size import model_size
 from contracts.errors import BatonError, ConfigError
 from contracts.kinds import Count, KVDtype, Positive, Quantization
 from infra.cli import parse, spell
+from infra.config.transfer import TransferConfig
+from infra.redis.records import Role
+from launcher.bench.calibration import Calibration, read_calibration
 from launcher.bench.load_options import LoadOptions
 from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, measure_rates, trial_seconds, write_report
 from launcher.host.gpus import USABLE_MEMORY_SHARE
 from launcher.plan import model_shape
 from pricing.capacity import Capacity
 from pricing.gpu_rates import GPU_RATES
-from pricing.gpu_step_time import expected_costs, step_seconds
-from pricing.steps import StepCosts, StepWork
-from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice
+from pricing.gpu_step_time import ModelShape, expected_costs, step_seconds
+from pricing.steps import StepWork
+from simulation.deployment import (
+    BLOCK_TOKENS,
+    FRONT_S,
+    STEP_TARGET_S,
+    LinkFigures,
+    SimulatedDeployment,
+    SimulatedDevice,
+)
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from workloads.goodput import Trial
 from workloads.report import Report, make_report
 from workloads.table import table
 
 MAX_SIMULATED_WORKERS = 1024
-COSTS_NAME = "--costs"
+STEP_TOKENS = 8192
+LARGE_FRAME_BYTES = 1 << 28
+ROLES: tuple[Role, ...] = ("prefill", "decode")
 
 
 class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
@@ -45,13 +55,24 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     factor: Annotated[
         float, Meta(gt=0, description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out")
     ] = 1.0
+    prefill_gpu: Annotated[str, Meta(description="kind of GPU of each prefill worker; empty: that of --gpu")] = ""
     costs: Annotated[
-        str, Meta(description="JSON file of a worker's measured step costs, in place of --gpu's roofline")
+        str, Meta(description="file of bench --calibrate: workers' measured step costs, in place of GPUs' rooflines")
     ] = ""
     kv_tokens: Annotated[
         Count, Meta(description="tokens of KV that a worker holds; 0: as many as fit into the GPU beside the weights")
     ] = 0
-    step_tokens: Annotated[Positive, Meta(description="token budget of a step")] = 8192
+    block_tokens: Annotated[
+        Positive,
+        Meta(description="tokens of a KV block; 512, as in Mooncake's trace, is coarser, and many times as fast"),
+    ] = BLOCK_TOKENS
+    step_tokens: Annotated[Count, Meta(description="token budget of a step; 0: that of --costs, or 8192")] = 0
+    step_ms: Annotated[
+        float,
+        Meta(
+            ge=0, description="ms that a step with decodes should take, which bounds its prompts; 0: of --costs, or 50"
+        ),
+    ] = 0.0
     prefill: Annotated[
         Count, Meta(le=MAX_SIMULATED_WORKERS, description="prefill workers; 0: decode workers answer alone")
     ] = 1
@@ -92,8 +113,12 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
             raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
         if not self.trace and not self.prompt_tokens:
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
-        if self.gpu not in GPU_RATES:
-            raise ConfigError("--gpu", self.gpu, f"is none of {', '.join(GPU_RATES)}")
+        for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):
+            if gpu not in GPU_RATES:
+                raise ConfigError(option, gpu, f"is none of {', '.join(GPU_RATES)}")
+        if self.prefill_gpu and (self.costs or not self.prefill):
+            other = ("--costs", self.costs) if self.costs else ("--prefill", 0)
+            raise ConfigError("--prefill-gpu", self.prefill_gpu, f"cannot be used with {other[0]} {other[1]}")
 
 
 def simulate(arguments: Sequence[str]) -> int:
@@ -101,7 +126,7 @@ def simulate(arguments: Sequence[str]) -> int:
     try:
         config = parse(SimulateConfig, arguments, "baton simulate")
         config.check()
-        return _run(config, _deployment(config))
+        return _run(config, simulated_deployment(config))
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -114,18 +139,18 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
     print(f"simulated: {workers} workers, {pool} tokens of KV each; a step lasts {steps}")
     if config.find_goodput or config.sweep:
         return measure_rates(config, lambda rate: _trial(config, deployment, rate), lambda: None)
-    report = _report(config, deployment)
+    report = simulated_report(config, deployment)
     print("\n".join(table(report)))
     write_report(config.json, report)
     return SOME_FAILED if report.errors else ALL_ANSWERED
 
 
 def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float) -> Trial:
-    at_rate = msgspec.structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
-    return Trial(rate, _report(at_rate, deployment), config.share)
+    at_rate = structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
+    return Trial(rate, simulated_report(at_rate, deployment), config.share)
 
 
-def _report(config: SimulateConfig, deployment: SimulatedDeployment) -> Report:
+def simulated_report(config: SimulateConfig, deployment: SimulatedDeployment) -> Report:
     simulation = DeploymentSimulation(deployment)
     outcomes = simulation.run(config.timed_requests(random.Random(config.seed + 1)), config.deaths())
     simulation.check_conservation()
@@ -133,47 +158,70 @@ def _report(config: SimulateConfig, deployment: SimulatedDeployment) -> Report:
     return make_report(outcomes, config.slo(), server="simulated", model=config.model, load=load)
 
 
-def _deployment(config: SimulateConfig) -> SimulatedDeployment:
+def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:
     """Raises `ConfigError` for a model or costs that cannot be read, or that leave no room for KV."""
-    directory = locate(config.model, patterns=("*.json",), weights=False)
-    if not (directory / "config.json").is_file():
-        raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
-    shape = model_shape(model_size(directory, "auto", config.quantization), config.quantization, config.kv_dtype)
-    gpu = GPU_RATES[config.gpu]
-    costs = _costs(config.costs) if config.costs else expected_costs(shape, gpu)
-    tokens = config.kv_tokens or Capacity(shape, gpu, USABLE_MEMORY_SHARE).pool_tokens
-
-    def roofline(work: StepWork) -> float:
-        return config.factor * step_seconds(shape, work, gpu)
-
-    device = SimulatedDevice(
-        name=config.gpu,
-        seconds=costs.seconds if config.costs else roofline,
-        costs=msgspec.structs.replace(costs, most_tokens=config.step_tokens),
-        token_bytes=round(shape.token_bytes),
-        blocks=0,
-        step_tokens=config.step_tokens,
-    )
-    blocks = tokens // device.block_tokens
-    if blocks < 2:
-        raise ConfigError("--gpu", config.gpu, f"{config.model} leaves it no room for KV; plan says how many hold it")
+    if config.costs:
+        calibration = read_calibration(config.costs, "--costs")
+        front_s = calibration.front_ms / 2000
+        prefill, decode = (_calibrated(config, calibration, role) for role in ROLES)
+    else:
+        front_s = FRONT_S
+        directory = locate(config.model, patterns=("*.json",), weights=False)
+        if not (directory / "config.json").is_file():
+            raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
+        shape = model_shape(model_size(directory, "auto", config.quantization), config.quantization, config.kv_dtype)
+        prefill, decode = (_roofline(config, shape, gpu) for gpu in (config.prefill_gpu or config.gpu, config.gpu))
     link = LinkFigures(config.link_gb_per_s * 1e9, config.link_round_trip_ms / 1000)
     return SimulatedDeployment(
         prefill=config.prefill,
         decode=config.decode,
-        device=msgspec.structs.replace(device, blocks=blocks),
+        device=decode,
+        prefill_device=prefill,
         link=link,
+        transfer=_transfer(link),
+        front_s=front_s,
         repeats=config.steps_at_once,
     )
 
 
-def _costs(path: str) -> StepCosts:
-    try:
-        costs = msgspec.json.decode(Path(path).read_bytes(), type=StepCosts)
-    except OSError as error:
-        raise ConfigError(COSTS_NAME, path, error.strerror or "cannot be read") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(COSTS_NAME, path, f"are no step costs: {error}") from None
-    if not costs.known:
-        raise ConfigError(COSTS_NAME, path, "has no prompt_token, the seconds of a prompt's token")
-    return costs
+def _transfer(link: LinkFigures) -> TransferConfig:
+    """Returns settings whose payloads are large, and few events, if the default window does not bind the link."""
+    usual = TransferConfig(frame=16 << 20)
+    binds = link.bytes_per_second * (link.round_trip_s + usual.frame / link.bytes_per_second) > usual.window
+    return usual if binds else structs.replace(usual, frame=LARGE_FRAME_BYTES, window=2 * LARGE_FRAME_BYTES)
+
+
+def _roofline(config: SimulateConfig, shape: ModelShape, gpu: str) -> SimulatedDevice:
+    rates = GPU_RATES[gpu]
+
+    def seconds(work: StepWork) -> float:
+        return config.factor * step_seconds(shape, work, rates)
+
+    tokens = config.kv_tokens or Capacity(shape, rates, USABLE_MEMORY_SHARE).pool_tokens
+    if tokens < 2 * config.block_tokens:
+        raise ConfigError("--gpu", gpu, f"{config.model} leaves it no room for KV; plan says how many hold it")
+    return SimulatedDevice(
+        name=gpu,
+        seconds=seconds,
+        costs=expected_costs(shape, rates),
+        token_bytes=round(shape.token_bytes),
+        blocks=tokens // config.block_tokens,
+        block_tokens=config.block_tokens,
+        step_tokens=config.step_tokens or STEP_TOKENS,
+        step_target_s=config.step_ms / 1000 or STEP_TARGET_S,
+    )
+
+
+def _calibrated(config: SimulateConfig, calibration: Calibration, role: Role) -> SimulatedDevice:
+    worker = calibration.of(role)
+    return SimulatedDevice(
+        name=calibration.device,
+        pause_s=calibration.pause_ms / 1000,
+        seconds=worker.costs.seconds,
+        costs=worker.costs,
+        token_bytes=worker.token_bytes,
+        blocks=max(2, (config.kv_tokens or worker.kv_tokens) // config.block_tokens),
+        block_tokens=config.block_tokens,
+        step_tokens=config.step_tokens or worker.costs.most_tokens or STEP_TOKENS,
+        step_target_s=config.step_ms / 1000 or worker.costs.target or STEP_TARGET_S,
+    )

@@ -2,22 +2,28 @@
 
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from contracts.kv.spec import KVGroup, KVSpec
+from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
 from infra.config.gateway import GatewayConfig
 from infra.config.transfer import TransferConfig
+from infra.redis.records import Role
 from pricing.steps import StepCosts, StepWork
 
 KV_SLICES = 4
 """Layers of a simulated pool: a prompt's KV leaves in as many slices, not in one for each layer of the model."""
 BLOCK_TOKENS = 16
+FRONT_S = 0.0005
+STEP_TARGET_S = 0.05
+"""Seconds that a step with decodes should take: the default of a worker's `step_ms`."""
 
 
 class SimulatedDevice(Struct, frozen=True, kw_only=True):
     """A worker's device: how long a step takes, how many KV blocks there are, and the limits of its scheduler.
 
     `costs` is what the worker believes before its first step; it then learns from its steps, as a real worker does.
+    `pause_s`: seconds from a step to the next, which no worker measures.
     """
 
     name: str
@@ -27,9 +33,15 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
     blocks: int
     block_tokens: int = BLOCK_TOKENS
     step_tokens: int = 8192
-    step_target_s: float = 0.2
+    step_target_s: float = STEP_TARGET_S
     max_sequences: int = 256
+    pause_s: float = 0.0
     max_model_len: int = 1 << 17
+
+    def seed(self) -> StepCosts:
+        """Returns the costs with the bounds of the scheduler's steps, as a worker tells them."""
+        bounds = {"most_tokens": self.step_tokens, "shorter": SHORTER_PROMPTS_SHARE, "target": self.step_target_s}
+        return structs.replace(self.costs, **bounds)
 
     def spec(self) -> KVSpec:
         size = -(-self.token_bytes * self.block_tokens // KV_SLICES)
@@ -46,6 +58,7 @@ class LinkFigures(Struct, frozen=True):
 class SimulatedDeployment(Struct, frozen=True, kw_only=True):
     """Workers, links and settings. Without prefill workers, decode workers answer whole requests.
 
+    `device` is every worker's; `prefill_device`, if there is one, that of prefill workers.
     `front_s`: seconds that a message takes between gateway and worker, and a job on its stream. `repeats`: decode steps
     that are one event at most, while no sequence ends and nothing comes; 1: each step is an event.
     """
@@ -53,8 +66,12 @@ class SimulatedDeployment(Struct, frozen=True, kw_only=True):
     prefill: int
     decode: int
     device: SimulatedDevice
+    prefill_device: SimulatedDevice | None = None
     link: LinkFigures = LinkFigures()
     transfer: TransferConfig = TransferConfig(frame=16 << 20)
     gateway: GatewayConfig = GatewayConfig(model="simulated")
-    front_s: float = 0.0005
+    front_s: float = FRONT_S
     repeats: int = 1
+
+    def device_of(self, role: Role) -> SimulatedDevice:
+        return self.prefill_device or self.device if role == "prefill" else self.device

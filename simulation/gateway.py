@@ -27,6 +27,7 @@ from infra.config.gateway import GatewayConfig
 from pricing.route import Choice
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.timeline import Timeline
+from simulation.token_ids import token_ids
 from worker.events import AttemptFailure
 from workloads.outcome import RequestOutcome
 from workloads.request import TimedRequest
@@ -56,7 +57,6 @@ class SimulatedGateway:
         peers: SimulatedPeers,
         front_s: float,
         objective: Objective,
-        vocabulary: int,
         cancel: Callable[[str, AttemptKey], None],
     ) -> None:
         """`front_s`: seconds of a message to a worker. `cancel` ends an attempt on a worker."""
@@ -65,7 +65,6 @@ class SimulatedGateway:
         self._workers = peers.directory
         self._front_s = front_s
         self._objective = objective
-        self._vocabulary = vocabulary
         self._cancel = cancel
         self._metrics = Metrics("simulated", self._workers)
         self._entrance = Entrance(config, timeline.clock)
@@ -86,7 +85,7 @@ class SimulatedGateway:
 
     def arrives(self, timed: TimedRequest) -> None:
         now, planned = self._timeline.now, timed.request
-        ids = [number for span in planned.spans for number in span.ids(self._vocabulary)]
+        ids = token_ids(planned.spans)
         prompt = Prompt(ids, len(ids))
         admitted = AdmittedPrompt(
             prompt,

@@ -6,7 +6,6 @@ plan computes the new tokens together, so a prompt that joins it finds a smaller
 context is some steps old: that is the error.
 """
 
-from collections.abc import Callable
 from math import floor
 
 from msgspec import structs
@@ -15,24 +14,30 @@ from engine.plan import StepPlan
 from engine.schedule.chunking import Chunking
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork
+from simulation.deployment import SimulatedDevice
 
 
 class RepeatedSteps:
     """A plan that is carried out `count` times, from `began` on, each with a token more of every sequence."""
 
-    def __init__(
-        self, plan: StepPlan, work: StepWork, count: int, began: float, seconds: Callable[[StepWork], float]
-    ) -> None:
+    def __init__(self, plan: StepPlan, work: StepWork, count: int, began: float, device: SimulatedDevice) -> None:
         self.plan = plan
         self.count = count
         self.began = began
         first = structs.replace(work, rows=0)  # tokens of earlier steps, which the plan computes together
         last = structs.replace(first, context=first.context + first.sequences * (count - 1))
-        self.each_s = seconds(first) if count == 1 else (seconds(first) + seconds(last)) / 2
+        seconds = device.seconds(first) if count == 1 else (device.seconds(first) + device.seconds(last)) / 2
+        self.each_s = seconds + device.pause_s
+        self._pause_s = device.pause_s
 
     @property
     def ends(self) -> float:
-        return self.began + self.count * self.each_s
+        return self.began + self.count * self.each_s - self._pause_s
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which the device computes."""
+        return self.count * (self.each_s - self._pause_s)
 
     def cut(self, now: float) -> bool:
         """Ends it behind the step that runs now; returns whether that is earlier."""
@@ -43,10 +48,15 @@ class RepeatedSteps:
 
 
 class Repeats:
-    """The number of steps for which the result that is applied now stands."""
+    """The number of steps for which the result that is applied now stands, with pauses between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float) -> None:
         self.count = 1
+        self._pause_s = pause_s
+
+    def each_s(self, seconds: float) -> float:
+        """Returns the seconds of one of the steps that took `seconds` together."""
+        return (seconds - (self.count - 1) * self._pause_s) / self.count
 
 
 class RepeatedFit(StepFit):
@@ -57,7 +67,7 @@ class RepeatedFit(StepFit):
         self._repeats = repeats
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        super().learn(structs.replace(work, rows=0), seconds / self._repeats.count)
+        super().learn(structs.replace(work, rows=0), self._repeats.each_s(seconds))
 
 
 class RepeatedChunking(Chunking):
@@ -68,4 +78,4 @@ class RepeatedChunking(Chunking):
         self._repeats = repeats
 
     def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
-        super().learn(prompt_tokens, decodes, seconds / self._repeats.count)
+        super().learn(prompt_tokens, decodes, self._repeats.each_s(seconds))

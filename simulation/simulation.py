@@ -21,7 +21,6 @@ from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
 from workloads.outcome import RequestOutcome
 from workloads.request import TimedRequest
 
-TRACE_VOCABULARY = 1 << 16
 SETTLE_S = 60.0
 """Longest time behind the last answer for handoffs and pins to end."""
 
@@ -48,7 +47,6 @@ class DeploymentSimulation:
             self._peers,
             deployment.front_s,
             objective,
-            TRACE_VOCABULARY,
             self._cancel,
         )
         self._coming = 0
@@ -81,7 +79,8 @@ class DeploymentSimulation:
         return [each for each in self.workers.values() if each.alive]
 
     def _add(self, epoch: str, role: Role) -> None:
-        worker = SimulatedWorker(self.timeline, epoch, role, self._deployment.device, self, self._deployment.repeats)
+        device = self._deployment.device_of(role)
+        worker = SimulatedWorker(self.timeline, epoch, role, device, self, self._deployment.repeats)
         self.workers[epoch] = worker
         self._links.add(worker)
         self._peers.add(worker)

@@ -67,7 +67,7 @@ class SimulatedWorker:
         self._timeline = timeline
         self._most_repeats = most_repeats
         self._step: RepeatedSteps | None = None  # that runs
-        repeats = self._repeats = Repeats()
+        repeats = self._repeats = Repeats(device.pause_s)
         rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
         self._chunking = RepeatedChunking(repeats, device.step_target_s, rate)
         self.blocks = BlockManager(self.spec, [device.blocks + 1], ahead=device.step_tokens, changes=KeyChanges())
@@ -80,7 +80,7 @@ class SimulatedWorker:
                 growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in self.blocks.groups],
             ),
             chunking=self._chunking,
-            fit=RepeatedFit(repeats, device.costs),
+            fit=RepeatedFit(repeats, device.seed()),
         )
         post = partial(around.posted, self)
         clock = SimulatedClock(timeline)
@@ -145,7 +145,7 @@ class SimulatedWorker:
             budget = self._chunking.budget(self.device.step_tokens - work.sequences)
             most = min(self._most_repeats, 1 + budget // work.sequences)
             count = self.scheduler.steps_to_next_end(most)
-        step = self._step = RepeatedSteps(plan, work, count, now, self.device.seconds)
+        step = self._step = RepeatedSteps(plan, work, count, now, self.device)
         if self._prefill is not None:
             layers = self.spec.groups[0].layers
             for layer in layers[:-1]:
@@ -161,7 +161,7 @@ class SimulatedWorker:
         if not self.alive or step is not self._step or self._timeline.now < step.ends:
             return
         self._step = None
-        self.step_seconds += step.each_s * step.count
+        self.step_seconds += step.busy_s
         plan = step.plan
         if self._prefill is not None:
             self._prefill.layer_written(plan, 0, self.spec.groups[0].layers[-1])
@@ -169,7 +169,11 @@ class SimulatedWorker:
         tokens = [drawn * len(work.samples) if work.sampling is not None else [] for work in plan.works]
         self._repeats.count = step.count
         self._rounds.collected(StepResult(plan.step, tokens), self._timeline.now)
-        self._round()
+        if self.device.pause_s:
+            self._round_is_due = True
+            self._timeline.after(self.device.pause_s, self._round)
+        else:
+            self._round()
 
     def _show(self) -> None:
         self.status.shows(self.policy.load(), self._received)

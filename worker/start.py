@@ -105,22 +105,33 @@ With so few, Medusa trees seldom branch, and rows of a chain have the same bits 
 log = logging.getLogger("baton.worker")
 
 
-def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerParts], Role]) -> int:
-    """Runs a worker until it is asked to stop; returns the process's exit status."""
+def serve(
+    name: RoleName,
+    config: WorkerConfig,
+    make_role: Callable[[WorkerParts], Role],
+    load: Callable[..., LoadedEngine] = load_engine,
+) -> int:
+    """Runs a worker until it is asked to stop; returns the process's exit status. `load` makes its engine."""
     log_to_stderr(config.log_level, f"%(asctime)s {name} %(levelname)s %(message)s")
     if theirs := notice():
         log.warning(theirs)
     raise_limit()
     status = StatusFile(config.status_file)
     try:
-        return _serve(name, config, make_role, status)
+        return _serve(name, config, make_role, load, status)
     except BatonError as error:
         status.failed(str(error))
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerParts], Role], status: StatusFile) -> int:
+def _serve(
+    name: RoleName,
+    config: WorkerConfig,
+    make_role: Callable[[WorkerParts], Role],
+    load: Callable[..., LoadedEngine],
+    status: StatusFile,
+) -> int:
     inbox: Inbox[Any] = Inbox(config.inbox)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
@@ -145,7 +156,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     ranks = _ranks(config.engine, width, cores, device)
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
     shares_pool = name == "decode" and width == 1 and SUPPORTED and "pool" in transports(config.transfer)
-    engine = load_engine(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
+    engine = load(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)
     fit = StepFit(_costs(config, engine))

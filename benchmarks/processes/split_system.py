@@ -1,8 +1,8 @@
-"""Starts one prefill and one decode worker, service by service: each can be watched, and none is started again."""
+"""Starts prefill and decode workers, service by service: each can be watched, and none is started again."""
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ import redis
 
 from benchmarks.processes.children import child
 from benchmarks.processes.usable import usable_workers, wait_until
+from contracts.kinds import HandoffRule
 from infra.config.engine import EngineOptions
 from infra.config.transfer import TransferOptions
 from infra.network.listening import http_url
@@ -33,7 +34,7 @@ USUAL = TransferOptions()
 
 @dataclass(frozen=True)
 class SplitSystem:
-    """A gateway, a prefill and a decode worker under load, and the secret that an insider has."""
+    """A gateway and its workers under load, and the secret that an insider has."""
 
     url: str
     directory: Path  # holds a log of each service
@@ -62,26 +63,38 @@ def split_system(
     worker: Sequence[str] = (),
     gateway: Sequence[str] = (),
     key: str = "",
+    *,
+    counts: tuple[int, int] = (1, 1),
+    handoff: HandoffRule = "always",
+    module: Callable[[str], Sequence[str]] = lambda module: (module,),
 ) -> Iterator[SplitSystem]:
     """Starts the system on the CPU, and ends it on exit. Raises `BatonError` if a service does not start.
 
     `worker` and `gateway` are further words of the command lines; `key` is an operator's API key, if one is required.
+    `counts`: prefill and decode workers. `module` returns the words that run in place of a worker's module.
     """
     secret = directory / "secret"
     secret.touch(mode=0o600)
     secret.write_text(new_secret())
     port = check_port("--port", HOST, 0)
     config = UpConfig(
-        model=model, prefill=1, decode=1, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer
+        model=model,
+        prefill=counts[0],
+        decode=counts[1],
+        device="cpu",
+        port=port,
+        dashboard_port=0,
+        handoff=handoff,
+        engine=engine,
+        transfer=transfer,
     )
     server, url = redis_service(directory)
     made = Processes(config, directory, model, url, secret)
     settings = environment(os.environ, ROOT, directory)
     processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
-        workers = [replace(service, command=(*service.command, *worker)) for service in made.workers()]
-        # Also for short prompts, which would need no handoff.
-        gateways = [replace(each, command=(*each.command, "--handoff", "always", *gateway)) for each in made.gateways()]
+        workers = [replace(each, command=(*_run(each.command, module), *worker)) for each in made.workers()]
+        gateways = [replace(each, command=(*each.command, *gateway)) for each in made.gateways()]
         for group in ([server], [*workers, *gateways]):
             for service in group:
                 log = directory / f"{service.name}.log"
@@ -94,8 +107,14 @@ def split_system(
         store = connect_blocking(url)
         stack.callback(store.close)
         address = http_url(HOST, config.port)
-        wait_until(lambda: usable_workers(address, key) == 2, "both workers", directory / "gateway.log")
+        wait_until(lambda: usable_workers(address, key) == sum(counts), "all workers", directory / "gateway.log")
         yield SplitSystem(address, directory, secret.read_bytes().strip(), store, processes)
+
+
+def _run(command: Sequence[str], module: Callable[[str], Sequence[str]]) -> list[str]:
+    """Returns the command with the words that run in place of its module, which follows `-m`."""
+    at = command.index("-m") + 1
+    return [*command[:at], *module(command[at]), *command[at + 1 :]]
 
 
 def _ready(service: Process) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 
 from contracts.errors import BatonError, ConfigError, GatewayError
 from infra.cli import parse
+from launcher.bench.calibration import calibrate
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
 from launcher.bench.rates import (
@@ -16,10 +17,11 @@ from launcher.bench.rates import (
     INTERRUPTED,
     SOME_FAILED,
     measure_rates,
+    write_json,
     write_report,
 )
 from launcher.bench.run import BenchRun
-from launcher.endpoint import endpoint_of, running_instance
+from launcher.endpoint import ClientEndpoint, endpoint_of, running_instance
 from launcher.stages import StageDisplay
 from workloads.report import REPORT_FORM, Report
 from workloads.table import comparison, table
@@ -61,6 +63,11 @@ def _read(path: str) -> Report:
     return report
 
 
+def _calibrate(config: BenchConfig, endpoint: ClientEndpoint, model: str) -> None:
+    if config.calibrate:
+        write_json(config.calibrate, calibrate(endpoint, config, model), "--calibrate")
+
+
 def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     instance = None if config.url else running_instance()
     url = config.url or (instance.url if instance is not None else "")
@@ -71,9 +78,12 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     print(f"{machine()}\n{model} at {url}; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms")
     run = BenchRun(config, endpoint, model, stages)
     if config.find_goodput or config.sweep:
-        return measure_rates(config, run.trial, stages.settle)
+        status = measure_rates(config, run.trial, stages.settle)
+        _calibrate(config, endpoint, model)
+        return status
     report = run.load(config)
     stages.settle()
+    _calibrate(config, endpoint, model)
     print("\n".join(table(report)))
     write_report(config.json, report)
     return INTERRUPTED if report.interrupted else SOME_FAILED if report.errors else ALL_ANSWERED

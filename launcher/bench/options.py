@@ -30,6 +30,9 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     ] = 2
     vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 4096
     timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
+    calibrate: Annotated[
+        str, Meta(description="file to write the workers' learned step costs to after the load, for simulate --costs")
+    ] = ""
     compare: Annotated[
         str, Meta(description="two files that --json wrote, without other options: --compare before.json after.json")
     ] = ""

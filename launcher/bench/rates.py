@@ -54,9 +54,13 @@ def _line(trial: Trial) -> str:
 
 def write_report(path: str, value: object) -> None:
     """Raises `ConfigError` if the file cannot be written."""
-    if not path:
-        return
+    if path:
+        write_json(path, value, "--json")
+
+
+def write_json(path: str, value: object, option: str) -> None:
+    """Raises `ConfigError` that names the option if the file cannot be written."""
     try:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
     except OSError as error:
-        raise ConfigError("--json", path, error.strerror or "cannot be written") from None
+        raise ConfigError(option, path, error.strerror or "cannot be written") from None

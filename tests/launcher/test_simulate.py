@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from launcher.bench.bench import bench
+from launcher.bench.calibration import CalibratedWorker, Calibration
 from launcher.bench.rates import BAD_INPUT
 from launcher.simulate import simulate
 from pricing.steps import StepCosts
@@ -44,10 +45,14 @@ def test_reports_are_those_of_bench(model: str, tmp_path: Path, capsys: pytest.C
 
 def test_measured_costs_take_the_place_of_the_roofline(model: str, tmp_path: Path) -> None:
     costs, report = tmp_path / "costs.json", tmp_path / "report.json"
-    costs.write_bytes(msgspec.json.encode(StepCosts(step=0.02, prompt_token=1e-4)))
+    worker = CalibratedWorker(costs=StepCosts(step=0.02, prompt_token=1e-4), kv_tokens=9999, token_bytes=64)
+    measured = Calibration(model="m", device="d", front_ms=30.0, pause_ms=1.0, decode=worker)
+    costs.write_bytes(msgspec.json.encode(measured))
     words = ["--model", model, "--costs", str(costs), "--prefill", "0", *LOAD, "--rate", "0.5", "--json", str(report)]
     assert simulate(words) == 0
-    assert msgspec.json.decode(report.read_bytes(), type=Report).tpot_ms.p50 == pytest.approx(20.0, rel=0.01)
+    found = msgspec.json.decode(report.read_bytes(), type=Report)
+    assert found.tpot_ms.p50 == pytest.approx(21.0, rel=0.01)
+    assert found.ttft_ms.p50 == pytest.approx(20.0 + 500 * 0.1 + 30.0, rel=0.3)
 
 
 def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None:

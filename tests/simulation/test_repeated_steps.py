@@ -28,7 +28,7 @@ def test_the_error_is_below_a_hundredth(prefill: int, decode: int, rate: float) 
 def test_an_event_ends_it_behind_the_running_step() -> None:
     seconds = DEVICE.costs.seconds
     work = StepWork(sequences=2, context=1000)
-    steps = RepeatedSteps(StepPlan(1, []), work, 10, 5.0, seconds)
+    steps = RepeatedSteps(StepPlan(1, []), work, 10, 5.0, DEVICE)
     each = (seconds(work) + seconds(StepWork(sequences=2, context=1018))) / 2
     assert steps.ends == pytest.approx(5.0 + 10 * each)
     assert steps.cut(5.0 + 2.5 * each) and steps.count == 3

@@ -1,0 +1,200 @@
+"""Compares simulated with real deployments whose engines sleep: `python -m benchmarks.simulated.against_real`.
+
+Real services, sockets and clients serve real loads; only the layers' computation is a sleep of the same length. Each
+load is then simulated with the step costs that these workers have learned, and with nothing else from the measurement.
+With `--directory DIR` reports are kept there, and what is there is not measured again.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.split_system import split_system
+from benchmarks.random_model import make
+from benchmarks.report import head, row
+from infra.config.engine import EngineOptions
+from launcher.bench.calibration import calibrate
+from launcher.bench.options import BenchConfig
+from launcher.bench.run import BenchRun
+from launcher.endpoint import ClientEndpoint
+from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.stages import StageDisplay
+from pricing.steps import StepCosts
+from workloads.report import Report
+
+SLEPT = StepCosts(step=0.04, prompt_token=5e-4, pair=1e-8, sequence=1e-3, context_token=1e-6)
+ENGINE = EngineOptions(dtype="fp32", kv_memory=256 << 20, max_batch_tokens=512, step_ms=100.0)
+COUNTS = {"1P1D": (1, 1), "2P2D": (2, 2), "1 unsplit": (0, 1), "2 unsplit": (0, 2)}
+PROMPTS = {"uniform:60-200": 4.0, "uniform:300-700": 1.6, "uniform:1000-2000": 0.55}
+"""Prompt lengths, and requests per second at which they load one worker that computes prompts fully."""
+LOADS = (0.35, 0.7)
+"""Shares of that rate; a worker that also decodes bears less."""
+UNSPLIT_SHARE = 0.6
+OUTPUT_TOKENS = "uniform:20-60"
+WARM_UP = BenchConfig(rate=1.0, seconds=25.0, prompt_tokens="uniform:20-1500", output_tokens="uniform:5-60")
+TTFT_LIMIT_MS, TPOT_LIMIT_MS = 1500.0, 100.0
+FIGURES = ("TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90", "goodput")
+DISTINCT_SHARE = 0.05
+"""Difference from which the simulation has to order two set-ups as they are."""
+
+
+class SetUp(NamedTuple):
+    """A deployment and a load on it."""
+
+    deployment: str
+    prompts: str
+    load: float
+
+    def bench(self, seconds: float) -> BenchConfig:
+        prefill, decode = COUNTS[self.deployment]
+        full = PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
+        return BenchConfig(
+            rate=self.load * full,
+            seconds=seconds,
+            prompt_tokens=self.prompts,
+            output_tokens=OUTPUT_TOKENS,
+            slo_ttft_ms=TTFT_LIMIT_MS,
+            slo_tpot_ms=TPOT_LIMIT_MS,
+            warm_up=0,
+            seed=self.seed(),
+        )
+
+    def seed(self) -> int:
+        """Returns a seed of its own, so that no set-up finds the prompts of another one in a cache."""
+        return 100 + 10 * set_ups(self.deployment).index(self)
+
+    def file(self, directory: Path, kind: str) -> Path:
+        return directory / f"{self.deployment} {self.prompts.partition(':')[2]} {self.load:g} {kind}.json"
+
+
+def set_ups(deployment: str) -> list[SetUp]:
+    return [SetUp(deployment, prompts, load) for prompts in PROMPTS for load in LOADS]
+
+
+class Compared(NamedTuple):
+    """The figures of a set-up, in the order of `FIGURES`."""
+
+    set_up: SetUp
+    requests: int
+    real: list[float]
+    simulated: list[float]
+
+    def errors(self) -> list[float]:
+        return [abs(there / here - 1) for here, there in zip(self.real, self.simulated, strict=True) if here]
+
+
+def figures(report: Report) -> list[float]:
+    times = (report.ttft_ms.p50, report.ttft_ms.p90, report.tpot_ms.p50, report.tpot_ms.p90)
+    return [*times, report.goodput_per_s]
+
+
+@contextmanager
+def serving(deployment: str) -> Iterator[ClientEndpoint]:
+    """Starts a deployment whose engines sleep, and ends it on exit. Raises `BatonError`."""
+    costs = msgspec.json.encode(SLEPT).decode()
+    with TemporaryDirectory() as folder:
+        model = Path(folder) / "sleeper"
+        make(model, "tiny")
+        with split_system(
+            str(model),
+            Path(folder),
+            ENGINE,
+            counts=COUNTS[deployment],
+            handoff="auto",
+            module=lambda module: ("benchmarks.simulated.sleeping_worker", module, costs),
+        ) as system:
+            yield ClientEndpoint(system.url, "", "")
+
+
+def measure(deployment: str, directory: Path, seconds: float, stages: StageDisplay) -> None:
+    """Measures what is not in the directory yet, and writes it there. Raises `BatonError`."""
+    lacking = [each for each in set_ups(deployment) if not each.file(directory, "real").is_file()]
+    if not lacking:
+        return
+    with serving(deployment) as endpoint:
+        model = endpoint.client().model()
+        BenchRun(WARM_UP, endpoint, model, stages).load(WARM_UP)
+        for each in lacking:
+            config = each.bench(seconds)
+            report = BenchRun(config, endpoint, model, stages).load(config)
+            each.file(directory, "real").write_bytes(msgspec.json.encode(report))
+        costs = calibrate(endpoint, WARM_UP, model)
+        (directory / f"{deployment} costs.json").write_bytes(msgspec.json.encode(costs))
+
+
+def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
+    """Simulates a set-up with the costs that its deployment's workers have learned."""
+    prefill, decode = COUNTS[set_up.deployment]
+    given = set_up.bench(seconds)
+    load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
+    costs = str(directory / f"{set_up.deployment} costs.json")
+    config = SimulateConfig(**{**load, "model": "sleeper", "prefill": prefill, "decode": decode, "costs": costs})
+    report = simulated_report(config, simulated_deployment(config))
+    set_up.file(directory, "simulated").write_bytes(msgspec.json.encode(report))
+    return report
+
+
+def compare(deployments: Sequence[str], directory: Path, seconds: float, stages: StageDisplay) -> list[Compared]:
+    found = []
+    for deployment in deployments:
+        measure(deployment, directory, seconds, stages)
+        for each in set_ups(deployment):
+            real = msgspec.json.decode(each.file(directory, "real").read_bytes(), type=Report)
+            found.append(Compared(each, real.requests, figures(real), figures(simulate(each, directory, seconds))))
+    return found
+
+
+def wrong_orders(found: Sequence[Compared]) -> tuple[int, list[str]]:
+    """Counts pairs of set-ups whose real figures differ, and names those that are simulated in the other order."""
+    distinct, wrong = 0, []
+    for at, name in enumerate(FIGURES):
+        for one, other in combinations(found, 2):
+            here, there = sorted((one, other), key=lambda each: each.real[at])
+            if here.real[at] and there.real[at] / here.real[at] > 1 + DISTINCT_SHARE:
+                distinct += 1
+                if here.simulated[at] >= there.simulated[at]:
+                    wrong.append(f"{name}: {' '.join(map(str, here.set_up))} < {' '.join(map(str, there.set_up))}")
+    return distinct, wrong
+
+
+def show(found: Sequence[Compared]) -> None:
+    print(head("set-up", "prompts", "load", "requests", *(f"{name}, real / simulated" for name in FIGURES), "error"))
+    for each in found:
+        pairs = [f"{here:.4g} / {there:.4g}" for here, there in zip(each.real, each.simulated, strict=True)]
+        print(row(*each.set_up, each.requests, *pairs, f"{max(each.errors()):.1%}"))
+    errors = [error for each in found for error in each.errors()]
+    distinct, wrong = wrong_orders(found)
+    print(
+        f"mean error {fmean(errors):.1%}, worst {max(errors):.1%}; {distinct - len(wrong)} of {distinct} pairs in order"
+    )
+    print("\n".join(wrong))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.against_real", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=45.0, help="that each load lasts")
+    parser.add_argument("--deployment", choices=sorted(COUNTS), action="append", help="only this")
+    parser.add_argument("--directory", type=Path, help="keeps reports")
+    given = parser.parse_args()
+
+    def work(stages: StageDisplay) -> None:
+        with TemporaryDirectory() as folder:
+            directory = given.directory or Path(folder)
+            directory.mkdir(exist_ok=True)
+            found = compare(given.deployment or list(COUNTS), directory, given.seconds, stages)
+            stages.settle()
+            show(found)
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

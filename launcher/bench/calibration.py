@@ -1,0 +1,121 @@
+"""Step costs that running workers have fitted, in the file that `baton bench --calibrate` writes for `simulate`."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import fmean, median
+
+import msgspec
+from msgspec import Struct
+
+from contracts.errors import ConfigError, GatewayError
+from contracts.slo import Timings
+from infra.redis.records import Role, WorkerRecord
+from launcher.bench.options import BenchConfig
+from launcher.bench.sender import Sender, http_client
+from launcher.endpoint import ClientEndpoint
+from pricing.pooled import COEFFICIENT_NAMES
+from pricing.steps import StepCosts, pairs_of
+from workloads.lengths import Lengths
+from workloads.request import Workload
+
+CALIBRATION_FORM = 1
+ALONE_REQUESTS, ALONE_PROMPT_TOKENS, ALONE_OUTPUT_TOKENS = 8, 64, 32
+
+
+class CalibratedWorker(Struct, frozen=True, kw_only=True):
+    """A worker of a role: its step costs, and its memory for KV."""
+
+    costs: StepCosts
+    kv_tokens: int
+    token_bytes: int
+
+
+class Calibration(Struct, frozen=True, kw_only=True):
+    """The workers of a deployment by role, each coefficient the median of a role's workers."""
+
+    form: int = CALIBRATION_FORM
+    model: str
+    device: str
+    front_ms: float
+    """What a lone request's first token takes beside its steps: HTTP, Redis, threads of gateway and workers."""
+    pause_ms: float
+    """What each further token takes beside its step: the worker's work between two steps, and news of tokens."""
+    prefill: CalibratedWorker | None = None
+    decode: CalibratedWorker
+
+    def of(self, role: Role) -> CalibratedWorker:
+        """Returns the costs of a role; of decode workers, which compute prompts too, if there was no prefill worker."""
+        return self.prefill or self.decode if role == "prefill" else self.decode
+
+
+class _Stats(Struct):
+    workers: list[WorkerRecord]
+
+
+def calibrate(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> Calibration:
+    """Sends some requests alone, and asks a Baton for what its workers have learned. Raises `GatewayError`."""
+    client = endpoint.client()
+    alone = asyncio.run(_alone(endpoint, config, model))
+    try:
+        stats = msgspec.json.decode(client.get("/stats"), type=_Stats)
+    except msgspec.DecodeError:
+        raise GatewayError(f"{client.url}/stats is not a Baton's, so no worker there tells its costs") from None
+    prefill, decode = (_of_role(stats.workers, role) for role in ("prefill", "decode"))
+    if decode is None:
+        raise GatewayError(f"{client.url}: no decode worker has run a step, so no costs are known")
+    first = stats.workers[0]
+    prompt_s = (prefill or decode).costs.prompt_seconds(ALONE_PROMPT_TOKENS, pairs_of(0, ALONE_PROMPT_TOKENS))
+    step_s = decode.costs.decode_seconds(1, ALONE_PROMPT_TOKENS + ALONE_OUTPUT_TOKENS // 2)
+    return Calibration(
+        model=first.model,
+        device=first.device,
+        front_ms=max(0.0, median([each.ttft_ms for each in alone]) - 1000 * prompt_s),
+        pause_ms=max(0.0, fmean([each.tpot_ms() for each in alone]) - 1000 * step_s),
+        prefill=prefill,
+        decode=decode,
+    )
+
+
+async def _alone(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> list[Timings]:
+    """Sends requests one after the other, and returns the timings of their answers. Raises `GatewayError`."""
+    workload = Workload(*(Lengths(tokens, tokens) for tokens in (ALONE_PROMPT_TOKENS, ALONE_OUTPUT_TOKENS)))
+    requests = islice(workload.requests(random.Random()), ALONE_REQUESTS)
+    async with http_client(endpoint, config.timeout) as client:
+        sender = Sender(client, model, config.vocabulary)
+        for each in requests:
+            await sender.exchange(each, 0.0)
+    timings = [each.timings for each in sender.outcomes if each.timings is not None]
+    if len(timings) < ALONE_REQUESTS:
+        raise GatewayError(f"a request that measures costs failed: {sender.outcomes[-1].error}")
+    return timings
+
+
+def read_calibration(path: str, option: str) -> Calibration:
+    """Raises `ConfigError` that names the option for a file that is not what `calibrate` gave."""
+    try:
+        read = msgspec.json.decode(Path(path).read_bytes(), type=Calibration)
+    except OSError as error:
+        raise ConfigError(option, path, error.strerror or "cannot be read") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(option, path, f"was not written by bench --calibrate: {error}") from None
+    if read.form != CALIBRATION_FORM:
+        raise ConfigError(option, path, f"has form {read.form}; this version reads form {CALIBRATION_FORM}")
+    for role, worker in (("prefill", read.prefill), ("decode", read.decode)):
+        if worker is not None and not worker.costs.known:
+            raise ConfigError(option, path, f"has no prompt_token of {role} workers, the seconds of a prompt's token")
+    return read
+
+
+def _of_role(workers: Sequence[WorkerRecord], role: str) -> CalibratedWorker | None:
+    found = [each for each in workers if each.role == role and each.load.costs.steps and each.load.costs.known]
+    if not found:
+        return None
+    costs = [each.load.costs for each in found]
+    pooled = {name: median([getattr(each, name) for each in costs]) for name in COEFFICIENT_NAMES}
+    memory = found[0].memory
+    return CalibratedWorker(
+        costs=msgspec.structs.replace(costs[0], **pooled), kv_tokens=memory.tokens, token_bytes=memory.token_bytes
+    )
