@@ -98,6 +98,13 @@ ReasoningParser = Annotated[
         "(<|START_THINKING|>), gemma4 (<|channel>thought)"
     ),
 ]
+UnknownFieldsRule = Annotated[
+    Literal["refuse", "ignore"],
+    Meta(
+        description="unknown fields of requests: refuse (400, by name), or ignore (they are named in the "
+        "header x-baton-ignored-fields, and once in the log)"
+    ),
+]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
 StoreTTL = Annotated[
     float, Meta(ge=0, description="seconds for which /v1/responses stores a response; 0: responses are not stored")

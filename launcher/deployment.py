@@ -198,6 +198,7 @@ def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
         store_bytes=options.store_bytes,
         tool_parser=options.tool_parser,
         reasoning_parser=options.reasoning_parser,
+        unknown_fields=options.unknown_fields,
         lora_root=options.engine.lora_root if options.engine.allow_lora_loading else "",
         allow_lora_loading=options.engine.allow_lora_loading,
         api_keys=options.api_keys,

@@ -22,6 +22,7 @@ from contracts.kinds import (
     TLSCert,
     TLSKey,
     ToolParser,
+    UnknownFieldsRule,
 )
 from infra.config.engine import EngineOptions
 from infra.config.place import PlaceOptions
@@ -106,6 +107,7 @@ class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
     store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
+    unknown_fields: UnknownFieldsRule = "refuse"
 
 
 class RayPlace(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from gateway.anthropic.schemas import Block, CountTokensRequest, MessagesRequest
 from gateway.errors import invalid
 from gateway.openai.bodies.parsing import converted, json_object
+from gateway.openai.bodies.unknown_fields import REFUSED, UnknownFields
 
 BUILT_IN_TOOL_PREFIXES = (
     "bash_",
@@ -17,14 +18,14 @@ BUILT_IN_TOOL_PREFIXES = (
 BLOCK_TYPES = {kind.__struct_config__.tag for kind in get_args(Block)}
 
 
-def parse_messages(body: bytes) -> MessagesRequest:
+def parse_messages(body: bytes, unknown: UnknownFields = REFUSED) -> MessagesRequest:
     """Returns the body of a message. Raises `APIError` if anything is wrong with it."""
-    return converted(_checked(json_object(body)), MessagesRequest)
+    return converted(_checked(json_object(body)), MessagesRequest, unknown)
 
 
-def parse_count(body: bytes) -> CountTokensRequest:
+def parse_count(body: bytes, unknown: UnknownFields = REFUSED) -> CountTokensRequest:
     """Returns the body of a token count. Raises `APIError` if anything is wrong with it."""
-    return converted(_checked(json_object(body)), CountTokensRequest)
+    return converted(_checked(json_object(body)), CountTokensRequest, unknown)
 
 
 def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:

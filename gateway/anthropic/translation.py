@@ -43,6 +43,7 @@ ANTHROPIC_FIELD_NAMES = {
     "response_format": "output_config.format",
     "chat_template_kwargs": "thinking",
     "reasoning_effort": "output_config.effort",
+    "continue_final_message": "messages",
 }
 """This API's name for each field of a chat, so that errors name the field that the client has sent."""
 
@@ -68,9 +69,6 @@ def chat_of(body: CountTokensRequest) -> ChatRequest:
 def _prompt_of(body: CountTokensRequest) -> ChatRequest:
     """Returns the chat's fields that make up its prompt."""
     said = [message for given in body.messages for message in _messages(given)]
-    if said and said[-1].role == "assistant":
-        message = "messages: the last one is the assistant's; going on with a given beginning is not supported"
-        raise conflict(message, "messages")
     system = [Message(role="system", content=_parts(body.system))] if body.system else []
     choice = body.tool_choice
     effort = body.output_config.effort if body.output_config is not None else None
@@ -84,6 +82,7 @@ def _prompt_of(body: CountTokensRequest) -> ChatRequest:
         response_format=_format(body),
         reasoning_effort="xhigh" if effort == "max" else effort,
         chat_template_kwargs=None if thinks is None else {"enable_thinking": thinks},
+        continue_final_message=True if said and said[-1].role == "assistant" else None,
     )
 
 
@@ -166,7 +165,7 @@ def _choice(body: CountTokensRequest) -> ToolChoice | None:
         case ChooseNone():
             return "none"
         case ChooseTool(name=name):
-            return NamedTool(type="function", function=FunctionName(name))
+            return NamedTool(function=FunctionName(name))
     return None
 
 

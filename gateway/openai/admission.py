@@ -1,6 +1,6 @@
 """Turns a parsed body into admitted prompts, or refuses it: checks lengths, limits, token ids, and capacity."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,10 @@ from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANY_CALLER, Caller
 from gateway.openai.admitted import Admitted
 from gateway.openai.bodies.constraints import AnswerConstraints, size_of_tools
+from gateway.openai.bodies.continuation import begins_answer
+from gateway.openai.bodies.fitting import last_tokens, without_oldest
 from gateway.openai.bodies.forms import form_of
+from gateway.openai.bodies.messages import Message
 from gateway.openai.bodies.nesting import values
 from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
 from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
@@ -102,14 +105,18 @@ class PromptAdmission:
         context = self.context()
         return min(MAX_BODY_VALUES, MAX_PROMPTS * context + MAX_VALUES_WITHOUT_IDS) if context else MAX_BODY_VALUES
 
-    async def chat(self, body: ChatRequest, caller: Caller = ANY_CALLER, cuts: bool = False) -> Admitted:
+    async def chat(
+        self, body: ChatRequest, caller: Caller = ANY_CALLER, cuts: bool = False, drops: bool = False
+    ) -> Admitted:
         """Returns the admitted prompt of a chat. Raises `APIError`.
 
-        With `cuts`, a limit of output tokens beyond the context is reduced to the context, and not refused.
+        With `cuts`, a limit of output tokens beyond the context is reduced to the context, and not refused. With
+        `drops`, the oldest turns of a conversation beyond the context are left out.
         """
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
-            prompt = await self.chat_tokens(body, self._most(), caller.party)
+            prompt = await self.chat_tokens(body, self._most(body, drops), caller.party, drops)
+            prompt = self._last(body, prompt)
             if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
                 body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
             tail = self._tail(prompt)
@@ -123,11 +130,11 @@ class PromptAdmission:
             return Admitted([admitted], partial(self._format.parser, tail, use))
 
     async def chat_tokens(
-        self, body: ChatRequest, most: int | None, party: TenantShare, answer: bool = True
+        self, body: ChatRequest, most: int | None, party: TenantShare, drops: bool = False
     ) -> list[int]:
         """Returns the tokens of a chat's prompt, at most `most` of them if given. Raises `APIError`.
 
-        `answer`: including the tokens that begin the assistant's answer.
+        With `drops`, the oldest turns beyond `most` are left out.
         """
         if self.tokenizer.template is None:
             message = f"{self._model} has no chat template; use /v1/completions"
@@ -136,13 +143,17 @@ class PromptAdmission:
         if functions and self._format.tool_format is None:
             raise no_tools(body, self._model, self._config.tool_parser, self._format.takes_tools)
         size = sum(message.size() for message in body.messages) + size_of_tools(len(functions))
+        answer, continues = begins_answer(body)
+
+        def tokens_of(said: Sequence[Message]) -> list[int]:
+            tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
+            messages = [message.for_template() for message in said]
+            _check_arguments(messages)
+            chat = Chat(messages, tools, template_options(body), answer, continues)
+            return self.tokenizer.chat(chat, most)
 
         def tokenized() -> list[int]:
-            tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
-            messages = [message.for_template() for message in body.messages]
-            _check_arguments(messages)
-            chat = Chat(messages, tools, template_options(body), answer)
-            return self.tokenizer.chat(chat, most)
+            return without_oldest(body.messages, tokens_of) if drops else tokens_of(body.messages)
 
         return await self.tokenized(tokenized, size, "messages", party)
 
@@ -150,7 +161,7 @@ class PromptAdmission:
         """Returns the admitted prompts of a completion. Raises `APIError`."""
         prompts = body.prompts()
         with self.room(body, len(prompts)):
-            form, most = form_of(body), self._most()
+            form, most = form_of(body), self._most(body)
             infill = self._infill(body)
 
             def tokenized() -> list[list[int]]:
@@ -168,7 +179,8 @@ class PromptAdmission:
             grammar = await self._constraints.grammar(form, party=caller.party)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             default = 1 if body.only_echo() else COMPLETION_TOKENS
-            admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in tokens]
+            left = [self._last(body, ids) for ids in tokens]
+            admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in left]
             return Admitted([await self._with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str, party: TenantShare) -> T:
@@ -282,9 +294,19 @@ class PromptAdmission:
             raise conflict("suffix: it goes with one prompt of text, without echo", "suffix")
         return self.tokenizer.infill
 
-    def _most(self) -> int | None:
-        """Returns the maximum number of tokens of a prompt, None without a limit."""
-        return self.context() - 1 if self.context() else None
+    def _most(self, body: SamplingFields, drops: bool = False) -> int | None:
+        """Returns the maximum number of tokens of a prompt as it is rendered, None without a limit.
+
+        A prompt of which the last tokens are taken may be longer. With `drops` there is room for the wanted answer.
+        """
+        if body.truncate_prompt_tokens is not None or not self.context():
+            return None
+        return max(1, self.context() - (body.limit() or 1)) if drops else self.context() - 1
+
+    def _last(self, body: SamplingFields, prompt: list[int]) -> list[int]:
+        """Returns the last tokens of a prompt, if the body asks for them alone."""
+        room = self.context() - (body.limit() or 1) if self.context() else len(prompt)
+        return last_tokens(prompt, body.truncate_prompt_tokens, room)
 
     def _admit(
         self,

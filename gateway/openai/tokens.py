@@ -14,6 +14,7 @@ from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.parsing import check_messages, converted, json_object
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool
+from gateway.openai.bodies.unknown_fields import REFUSED, UnknownFields
 from infra.fair_queueing.turns import TenantShare
 
 MAX_TOKENS_PER_REQUEST = 1 << 17  # ids in one body or answer; more would block the event loop
@@ -36,7 +37,7 @@ class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: str | None = None
     add_special_tokens: Literal[False] | None = None  # the template has them
     add_generation_prompt: bool | None = None  # the beginning of the assistant's answer; true by default
-    continue_final_message: Literal[False] | None = None
+    continue_final_message: bool | None = None  # the prompt ends with the last message, which is left open
     return_token_strs: bool | None = None
 
 
@@ -80,27 +81,34 @@ class TokenizerInfo(Struct, frozen=True):
     added_tokens_decoder: dict[str, AddedToken]  # by id
 
 
-def parse_tokenize(body: bytes) -> TokenizeText | TokenizeChat:
+def parse_tokenize(body: bytes, unknown: UnknownFields = REFUSED) -> TokenizeText | TokenizeChat:
     """Returns the body of /tokenize. Raises `APIError` if anything is wrong with it."""
     fields = json_object(body)
     if "prompt" in fields and "messages" in fields:
         raise conflict("messages: give a prompt or messages, not both", "messages")
     check_messages(fields.get("messages"))
-    return converted(fields, TokenizeChat) if "messages" in fields else converted(fields, TokenizeText)
+    kind = TokenizeChat if "messages" in fields else TokenizeText
+    return converted(fields, kind, unknown)
 
 
-def parse_detokenize(body: bytes) -> Detokenize:
+def parse_detokenize(body: bytes, unknown: UnknownFields = REFUSED) -> Detokenize:
     """Returns the body of /detokenize. Raises `APIError` if anything is wrong with it."""
-    return converted(json_object(body), Detokenize)
+    return converted(json_object(body), Detokenize, unknown)
 
 
 async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
     """Returns the tokens of a text or chat, which may exceed the context. Raises `APIError`."""
     most = max(MAX_TOKENS_PER_REQUEST, front.context())
     if isinstance(body, TokenizeChat):
-        chat = ChatRequest(model=body.model, messages=body.messages, tools=body.tools)
+        chat = ChatRequest(
+            model=body.model,
+            messages=body.messages,
+            tools=body.tools,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+        )
         with front.room(chat, 1):
-            ids = await front.chat_tokens(chat, most, party, body.add_generation_prompt is not False)
+            ids = await front.chat_tokens(chat, most, party)
     else:
         text, special = body.prompt, body.add_special_tokens is not False
         with front.room(CompletionRequest(model=body.model, prompt=text), 1):

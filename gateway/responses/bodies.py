@@ -6,6 +6,7 @@ from typing import Any, get_args
 from gateway.errors import invalid
 from gateway.openai.bodies.parameters import implemented
 from gateway.openai.bodies.parsing import converted, json_object
+from gateway.openai.bodies.unknown_fields import REFUSED, UnknownFields
 from gateway.responses.items import ContentPart, Item
 from gateway.responses.schemas import UNIMPLEMENTED_PARAMETERS, ResponsesRequest
 
@@ -14,15 +15,15 @@ ITEM_TYPES = {kind.__struct_config__.tag for kind in get_args(Item)}
 PART_TYPES = {kind.__struct_config__.tag for kind in get_args(ContentPart)}
 
 
-def parse_response(body: bytes) -> ResponsesRequest:
+def parse_response(body: bytes, unknown: UnknownFields = REFUSED) -> ResponsesRequest:
     """Returns the body of a response. Raises `APIError` if anything is wrong with it."""
     fields = implemented(json_object(body), UNIMPLEMENTED_PARAMETERS)
     if isinstance(fields.get("input"), list):
         fields["input"] = [_item(item, f"input[{number}]") for number, item in enumerate(fields["input"])]
     _check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
     choice = fields.get("tool_choice")
-    _check_kinds([choice], "tool_choice", {"function"}, "a choice")
-    return converted(fields, ResponsesRequest)
+    _check_kinds([choice], "tool_choice", {"function", "allowed_tools"}, "a choice")
+    return converted(fields, ResponsesRequest, unknown)
 
 
 def _item(item: Any, where: str) -> Any:

@@ -12,7 +12,7 @@ from gateway.responses.items import (
     ReasoningText,
     TextLogprob,
 )
-from gateway.responses.schemas import ChosenFunction, FunctionTool, ReasoningConfig, TextConfig
+from gateway.responses.schemas import AllowedFunctions, ChosenFunction, FunctionTool, ReasoningConfig, TextConfig
 from gateway.shaping.tagged_events import event_encoder
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -66,7 +66,7 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     top_p: float
     store: bool
     tools: list[FunctionTool]
-    tool_choice: Literal["none", "auto", "required"] | ChosenFunction
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | AllowedFunctions
     parallel_tool_calls: bool
     text: TextConfig
     reasoning: ReasoningConfig
@@ -85,7 +85,7 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     user: str | None = None
     background: Literal[False] = False
     service_tier: Literal["default"] = "default"
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     object: Literal["response"] = "response"
 
 

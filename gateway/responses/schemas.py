@@ -19,7 +19,6 @@ UNIMPLEMENTED_PARAMETERS: Mapping[str, NeutralValues] = {
     "background": only(False),
     "conversation": ONLY_NULL,
     "prompt": ONLY_NULL,
-    "truncation": only("disabled"),
     "context_management": only([]),
     "moderation": ONLY_NULL,
     "access_programs": only({}),
@@ -38,11 +37,17 @@ class FunctionTool(Struct, frozen=True, kw_only=True):
     description: str | None = None
 
 
-class ChosenFunction(Struct, frozen=True, kw_only=True):
+class ChosenFunction(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """The answer must call this function."""
 
-    type: Literal["function"]
     name: ToolName
+
+
+class AllowedFunctions(Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """Functions that the answer may call (`auto`) or must call (`required`); the prompt has all of them."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenFunction], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
 class PlainTextFormat(Struct, frozen=True, tag_field="type", tag="text"):
@@ -66,7 +71,7 @@ class TextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The form of the answer."""
 
     format: PlainTextFormat | AnyObject | BySchema | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None  # a label: templates do not know it
 
 
 class ReasoningConfig(Struct, frozen=True, kw_only=True):
@@ -94,12 +99,13 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | AllowedFunctions | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None  # auto: the oldest turns beyond the context are left out
     # Without effect here: labels, and settings of other servers' tools, caches and prices.
     metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
     user: Label | None = None

@@ -140,4 +140,5 @@ class ResponseShaper(OneAnswerShaper[Event]):
             safety_identifier=body.safety_identifier,
             top_logprobs=body.top_logprobs or 0,
             user=body.user,
+            truncation=body.truncation or "disabled",
         )

@@ -7,6 +7,8 @@ from gateway.openai.bodies.formats import JSONObjectFormat, JSONSchemaFormat, Na
 from gateway.openai.bodies.messages import MAX_MESSAGES, Message, TextPart
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.tools import (
+    AllowedChoice,
+    AllowedTools,
     CalledFunction,
     ChatTool,
     Function,
@@ -25,7 +27,14 @@ from gateway.responses.items import (
     ReasoningItem,
     RefusalText,
 )
-from gateway.responses.schemas import AnyObject, BySchema, ChosenFunction, FunctionTool, ResponsesRequest
+from gateway.responses.schemas import (
+    AllowedFunctions,
+    AnyObject,
+    BySchema,
+    ChosenFunction,
+    FunctionTool,
+    ResponsesRequest,
+)
 
 RESPONSES_FIELD_NAMES = {
     "messages": "input",
@@ -116,7 +125,10 @@ def _tool(tool: FunctionTool) -> ChatTool:
 
 def _choice(body: ResponsesRequest) -> ToolChoice | None:
     if isinstance(body.tool_choice, ChosenFunction):
-        return NamedTool(type="function", function=FunctionName(body.tool_choice.name))
+        return NamedTool(function=FunctionName(body.tool_choice.name))
+    if isinstance(body.tool_choice, AllowedFunctions):
+        named = [NamedTool(function=FunctionName(one.name)) for one in body.tool_choice.tools]
+        return AllowedChoice(allowed_tools=AllowedTools(mode=body.tool_choice.mode, tools=named))
     return body.tool_choice
 
 

@@ -33,13 +33,15 @@ STRUCTURE_NAMES = frozenset(
 class Chat(Struct, frozen=True):
     """Messages, tools and template options, all as plain data.
 
-    The prompt ends with the beginning of the assistant's answer, or, without `answer`, after the last message.
+    The prompt ends with the beginning of the assistant's answer, or, without `answer`, after the last message. With
+    `continues` it ends inside the last message, which the answer continues.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
     options: Mapping[str, Any] = {}
     answer: bool = True
+    continues: bool = False
 
     def texts(self) -> Iterator[str]:
         """Yields every text that the client wrote, including field names."""

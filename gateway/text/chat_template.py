@@ -26,6 +26,8 @@ from gateway.text.shown_tools import ShownTools, shown_tools
 
 TEMPLATE_FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """Further exceptions of templates that meet unexpected data."""
+CONTINUATION_TAG = "<BATON CONTINUES THIS MESSAGE> "
+"""Marks the end of a message that is to be continued. Its space shows whether the template trims contents."""
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning, the usual name first; gpt-oss uses the second."""
 
@@ -59,7 +61,10 @@ class ChatTemplate:
     def render(self, chat: Chat) -> str:
         """Returns the prompt. Raises `APIError` if the template refuses the chat."""
         messages = [_with_thoughts(self._calls.written(message)) for message in chat.messages]
-        return self._rendered(structs.replace(chat, messages=messages))
+        if not chat.continues:
+            return self._rendered(structs.replace(chat, messages=messages))
+        messages[-1] = {**messages[-1], "content": messages[-1]["content"] + CONTINUATION_TAG}
+        return _until_tag(self._rendered(structs.replace(chat, messages=messages, answer=False)))
 
     def shown_tools(self) -> ShownTools:
         """Returns what the template shows of tools and calls; takes a few milliseconds."""
@@ -80,6 +85,17 @@ class ChatTemplate:
         except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
             said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__
             raise invalid(f"the model's chat template refuses these messages: {said}", "messages") from None
+
+
+def _until_tag(rendered: str) -> str:
+    """Returns a rendered chat up to the end of its last message's content, as transformers does.
+
+    Raises `APIError` if the template does not show that content.
+    """
+    before, tag, behind = rendered.rpartition(CONTINUATION_TAG.strip())
+    if not tag:
+        raise invalid("the model's chat template leaves out the message that is to be continued", "messages")
+    return before if behind.startswith(" ") else before.rstrip()  # a template that trims contents has trimmed ours
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:

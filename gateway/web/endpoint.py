@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.openai.bodies.parameters import NeutralValues
+from gateway.openai.bodies.parameters import Alias, NeutralValues
 
 JSON_MEDIA = "application/json"
 Handler = Callable[[Request], Awaitable[Response]]
@@ -29,4 +29,5 @@ class Endpoint(NamedTuple):
     media: str = JSON_MEDIA  # media type of the answer
     shown: bool = True  # False: not in /openapi.json
     neutral: Mapping[str, NeutralValues] = {}  # unimplemented parameters, at harmless values
+    aliases: Mapping[str, Alias] = {}  # other servers' names of parameters
     others: Mapping[int, Any] = {}  # types of further answers by status, except errors

@@ -14,6 +14,7 @@ from gateway.openai.admission import MAX_VALUES_WITHOUT_IDS
 from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, send_events
+from gateway.openai.bodies.unknown_fields import IgnoredFieldsLog, UnknownFields
 from gateway.requests.holdings import Holdings
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
@@ -23,6 +24,7 @@ from gateway.web.pieced_answer import PiecedAnswer
 from gateway.web.sse import EventStream
 from gateway.web.timing import server_timing
 
+IGNORED_FIELDS_HEADER = "x-baton-ignored-fields"
 STATUS_CLIENT_GONE = 499  # the client closed the connection, so this status is never read
 Body = TypeVar("Body")
 
@@ -31,16 +33,23 @@ class Serving:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._bodies = BodyReader(gateway.config.max_body, gateway.config.body_memory)
+        self._ignored = IgnoredFieldsLog()
 
-    async def read(self, request: Request, parse: Callable[[bytes], Body], ids: bool = False) -> Body:
+    async def read(self, request: Request, parse: Callable[[bytes, UnknownFields], Body], ids: bool = False) -> Body:
         """Returns the result of `parse` for the body. A body with token `ids` may have more JSON values than others.
 
-        Raises `APIError`, also while the key is beyond its limits or the gateway is not ready.
+        Ignored fields are named in a header of the answer. Raises `APIError`, also while the key is beyond its limits
+        or the gateway is not ready.
         """
         gateway = self.gateway
         gateway.limiter.check(caller(request))
         values = gateway.front().values() if ids else MAX_VALUES_WITHOUT_IDS
-        return await self._bodies.read(request, parse, values)
+        unknown = UnknownFields(gateway.config.unknown_fields == "ignore")
+        body = await self._bodies.read(request, partial(parse, unknown=unknown), values)
+        if ignored := unknown.report():
+            request.state.told[IGNORED_FIELDS_HEADER] = ", ".join(ignored)
+            self._ignored.log(ignored)
+        return body
 
     async def admit(self, request: Request, tokens: int | None = None) -> None:
         """Counts a request against its key's limits; `tokens` is None if it needs no worker. Raises `APIError`."""

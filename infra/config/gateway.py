@@ -26,6 +26,7 @@ from contracts.kinds import (
     ToolParser,
     TPOTLimit,
     TTFTLimit,
+    UnknownFieldsRule,
 )
 from infra.config.store import StoreConfig
 
@@ -99,6 +100,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
+    unknown_fields: UnknownFieldsRule = "refuse"
     lora_root: LoRARoot = ""
     allow_lora_loading: AllowLoRALoading = False
     api_keys: APIKeys = ()

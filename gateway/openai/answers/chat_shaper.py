@@ -14,6 +14,7 @@ from gateway.openai.answers.logprobs import ScoredTokens, chat_logprobs
 from gateway.openai.answers.replies import KEEP_ALIVE_COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.answers.thought_counter import ThoughtCounter
+from gateway.openai.bodies.continuation import echoed
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
 from gateway.requests.request import Request
@@ -35,6 +36,8 @@ class ChatShaper:
         self._legacy = body.functions is not None
         self._all = self._answers.wants_all or self._top is not None
         self._thinks = thought_end is not None
+        self._echoed = echoed(body)
+        self._hides_thoughts = body.include_reasoning is False
         self._thoughts = ThoughtCounter(thought_end, self._answers.choices)
         self._texts = [TextTemplate(partial(self._content, choice)) for choice in range(self._answers.choices)]
         self._begun: set[int] = set()
@@ -59,7 +62,8 @@ class ChatShaper:
         if choice not in self._begun:
             self._begun.add(choice)
             prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else None
-            yield answers.chunk(await self._without_tokens(choice, {"role": "assistant", "content": ""}), prompt)
+            begin = {"role": "assistant", "content": self._echoed}
+            yield answers.chunk(await self._without_tokens(choice, begin), prompt)
         answers.passes(choice, delta.token_ids)
         self._thoughts.add(choice, parts, delta.token_ids)
         said = self._delta(choice, parts) if parts else {}
@@ -104,8 +108,8 @@ class ChatShaper:
         return self._answers.chunk(_choice(choice, {"content": text}))
 
     def _message(self, answer: Answer) -> dict[str, Any]:
-        calls, thought = answer.calls, answer.reasoning
-        content = answer.content or (None if calls else "")
+        calls, thought = answer.calls, "" if self._hides_thoughts else answer.reasoning
+        content = self._echoed + answer.content or (None if calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if thought:
             message |= {"reasoning_content": thought, "reasoning": thought}
@@ -125,7 +129,7 @@ class ChatShaper:
             match part:
                 case Content(text):
                     delta["content"] = delta.get("content", "") + text
-                case Reasoning(text):
+                case Reasoning(text) if not self._hides_thoughts:
                     delta["reasoning_content"] = delta["reasoning"] = delta.get("reasoning", "") + text
                 case CallBegins(call, name):
                     function = {"name": name, "arguments": ""}

@@ -1,4 +1,4 @@
-"""Finds the form that a body asks for. OpenAI's and vLLM's fields must agree."""
+"""Finds the form that a body asks for. Fields of OpenAI, vLLM and other servers must agree."""
 
 from contextlib import suppress
 
@@ -13,6 +13,7 @@ from gateway.openai.bodies.schemas import SamplingFields
 def form_of(body: SamplingFields) -> Form | None:
     """Returns the requested form, or None. Raises `APIError` for two different forms."""
     forms = _response_format(body) + _structured(body.structured_outputs or StructuredOutputs()) + _guided(body)
+    forms += _of_other_servers(body)
     if not forms:
         return None
     first, *others = forms
@@ -49,6 +50,16 @@ def _structured(asked: StructuredOutputs) -> list[Form]:
 
 def _guided(body: SamplingFields) -> list[Form]:
     return _given("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+
+
+def _of_other_servers(body: SamplingFields) -> list[Form]:
+    forms = [
+        None if body.json_schema is None else Form("json_schema", body.json_schema, "json_schema"),
+        None if body.regex is None else Form("regex", body.regex, "regex"),
+        None if body.ebnf is None else Form("grammar", body.ebnf, "ebnf"),
+        None if body.grammar is None else Form("grammar", body.grammar, "grammar"),
+    ]
+    return [form for form in forms if form is not None]
 
 
 def _given(

@@ -11,8 +11,16 @@ import msgspec
 from gateway.errors import APIError, invalid
 from gateway.openai.bodies.messages import MAX_MESSAGES, TEXT_PART_TYPES
 from gateway.openai.bodies.nesting import MAX_NESTING_LEVELS, is_too_deep
-from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS, implemented
+from gateway.openai.bodies.parameters import (
+    ALIASES,
+    CHAT_ALIASES,
+    CHAT_PARAMETERS,
+    COMPLETION_PARAMETERS,
+    implemented,
+    renamed,
+)
 from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest
+from gateway.openai.bodies.unknown_fields import REFUSED, UnknownFields
 
 Body = TypeVar("Body")
 MAX_EXACT_INTEGER = float(1 << 53)  # floats represent all integers up to this
@@ -28,25 +36,25 @@ def _number(written: str) -> float:
 _decoder = msgspec.json.Decoder(float_hook=_number)
 
 
-def parse_chat(body: bytes) -> ChatRequest:
+def parse_chat(body: bytes, unknown: UnknownFields = REFUSED) -> ChatRequest:
     """Returns the body of a chat. Raises `APIError` if anything is wrong with it."""
-    return chat_request(json_object(body))
+    return chat_request(json_object(body), unknown)
 
 
-def parse_completion(body: bytes) -> CompletionRequest:
+def parse_completion(body: bytes, unknown: UnknownFields = REFUSED) -> CompletionRequest:
     """Returns the body of a completion. Raises `APIError` if anything is wrong with it."""
-    fields = implemented(json_object(body), COMPLETION_PARAMETERS)
+    fields = implemented(renamed(json_object(body), ALIASES), COMPLETION_PARAMETERS)
     prompt = fields.get("prompt")
     if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
         raise invalid(f"prompt: {len(prompt)} prompts are more than {MAX_PROMPTS}", "prompt")
-    return converted(fields, CompletionRequest)
+    return converted(fields, CompletionRequest, unknown)
 
 
-def chat_request(given: Mapping[str, Any]) -> ChatRequest:
+def chat_request(given: Mapping[str, Any], unknown: UnknownFields = REFUSED) -> ChatRequest:
     """Returns plain data as a chat. Raises `APIError` if anything is wrong with it."""
-    fields = implemented(given, CHAT_PARAMETERS)
+    fields = implemented(renamed(given, CHAT_ALIASES), CHAT_PARAMETERS)
     check_messages(fields.get("messages"))
-    return converted(fields, ChatRequest)
+    return converted(fields, ChatRequest, unknown)
 
 
 def check_messages(messages: Any) -> None:
@@ -81,10 +89,10 @@ def json_object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def converted(fields: Mapping[str, Any], kind: type[Body]) -> Body:
+def converted(fields: Mapping[str, Any], kind: type[Body], unknown: UnknownFields = REFUSED) -> Body:
     """Returns plain data as a struct. Raises `APIError` with the name of the field that does not fit."""
     try:
-        return msgspec.convert(fields, kind)
+        return msgspec.convert(unknown.without(fields, kind), kind)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
 

@@ -95,6 +95,12 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     guided_regex: GrammarText | None = None
     guided_choice: Choices | None = None
     guided_grammar: GrammarText | None = None
+    # SGLang's and llama.cpp's names of the same constraints.
+    json_schema: JSONSchema | str | None = None
+    regex: GrammarText | None = None
+    ebnf: GrammarText | None = None
+    grammar: GrammarText | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None  # -1: as many as the context has room for
     priority: Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     # Labels, without effect here.
@@ -133,7 +139,13 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     logprobs: bool | None = None
     top_logprobs: Top | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    include_reasoning: bool | None = None  # false: the answer has no reasoning
+    enable_thinking: bool | None = None  # as in `chat_template_kwargs`
     chat_template_kwargs: TemplateOptions | None = None
+    add_generation_prompt: bool | None = None  # false: the prompt ends after the last message
+    continue_final_message: bool | None = None  # the answer continues the last message
+    echo: bool | None = None  # the answer begins with the message that it continues
+    verbosity: Literal["low", "medium", "high"] | None = None  # a label: templates do not know it
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,11 @@ def template_options(body: ChatRequest) -> dict[str, Any]:
         raise invalid(
             f"{name} is not supported; these are: {', '.join(sorted(TEMPLATE_OPTIONS))}", name, "unsupported_parameter"
         )
+    if body.enable_thinking is not None:
+        if given.get("enable_thinking", body.enable_thinking) != body.enable_thinking:
+            message = "enable_thinking: chat_template_kwargs.enable_thinking is another; give one of them"
+            raise conflict(message, "enable_thinking")
+        given = {"thinking": body.enable_thinking, **given, "enable_thinking": body.enable_thinking}
     if body.reasoning_effort is None:
         return dict(given)
     if given.get("reasoning_effort", body.reasoning_effort) != body.reasoning_effort:

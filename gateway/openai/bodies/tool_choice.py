@@ -3,7 +3,15 @@
 from contracts.kinds import ToolParser
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.bodies.tools import Function, FunctionChoice, FunctionName, NamedTool, ToolChoice
+from gateway.openai.bodies.tools import (
+    AllowedChoice,
+    AllowedTools,
+    Function,
+    FunctionChoice,
+    FunctionName,
+    NamedTool,
+    ToolChoice,
+)
 from gateway.output.formats.known_formats import TOOL_FORMATS
 from gateway.output.tools import Tool, ToolUse
 
@@ -40,15 +48,25 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
         case "required":
             return ToolUse(tools, must=True, parallel=parallel)
         case NamedTool(function=FunctionName(name)) | FunctionName(name):
-            chosen = tuple(tool for tool in tools if tool.name == name)
-            if not chosen:
-                raise conflict(f"{param}: there is no tool with the name {name!r}", param)
-            return ToolUse(chosen, must=True, parallel=False)
+            return ToolUse(_named(tools, [name], param), must=True, parallel=False)
+        case AllowedChoice(allowed_tools=AllowedTools(mode=mode, tools=allowed)):
+            chosen = _named(tools, [one.function.name for one in allowed], param)
+            return ToolUse(chosen, must=mode == "required", parallel=parallel)
     raise AssertionError(f"no such choice: {choice}")
+
+
+def _named(tools: tuple[Tool, ...], names: list[str], param: str) -> tuple[Tool, ...]:
+    """Returns the tools with these names. Raises `APIError` for a name that no tool has."""
+    unknown = next((name for name in names if all(tool.name != name for tool in tools)), None)
+    if unknown is not None:
+        raise conflict(f"{param}: there is no tool with the name {unknown!r}", param)
+    return tuple(tool for tool in tools if tool.name in names)
 
 
 def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
     match choice:
+        case AllowedChoice():
+            return "some of the tools"
         case NamedTool(function=FunctionName(name)) | FunctionName(name):
             return f"{name} by name"
     return choice

@@ -35,14 +35,26 @@ class FunctionName(Struct, frozen=True):
     name: ToolName
 
 
-class NamedTool(Struct, frozen=True, kw_only=True):
+class NamedTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """Chooses one tool by its name."""
 
-    type: Literal["function"]
     function: FunctionName
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedTools(Struct, frozen=True, kw_only=True):
+    """Tools that the answer may call (`auto`) or must call (`required`); the prompt has all tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """Chooses among some of the tools."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 FunctionChoice = Literal["none", "auto"] | FunctionName
 
 

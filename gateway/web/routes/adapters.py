@@ -31,12 +31,16 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     loading = serving.gateway.adapters
 
     async def load(request: Request) -> Response:
-        body = await serving.read(request, lambda written: converted(json_object(written), LoadAdapter))
+        body = await serving.read(
+            request, lambda written, unknown: converted(json_object(written), LoadAdapter, unknown)
+        )
         await loading.load(body.lora_name, body.lora_path)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     async def unload(request: Request) -> Response:
-        body = await serving.read(request, lambda written: converted(json_object(written), UnloadAdapter))
+        body = await serving.read(
+            request, lambda written, unknown: converted(json_object(written), UnloadAdapter, unknown)
+        )
         await loading.unload(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionStreamChunk
 from gateway.openai.answers.chat_shaper import ChatShaper
 from gateway.openai.answers.completion_shaper import CompletionShaper
-from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS
+from gateway.openai.bodies.parameters import ALIASES, CHAT_ALIASES, CHAT_PARAMETERS, COMPLETION_PARAMETERS
 from gateway.openai.bodies.parsing import parse_chat, parse_completion
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 from gateway.requests.request import Request as Open
@@ -49,6 +49,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             "Answers a chat.",
             body=ChatRequest,
             neutral=CHAT_PARAMETERS,
+            aliases=CHAT_ALIASES,
             answer=ChatCompletion,
             event=ChatChunk,
             last="[DONE]",
@@ -60,6 +61,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             "Completes texts or token ids.",
             body=CompletionRequest,
             neutral=COMPLETION_PARAMETERS,
+            aliases=ALIASES,
             answer=Completion,
             event=CompletionStreamChunk,
             last="[DONE]",

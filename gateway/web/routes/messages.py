@@ -12,6 +12,7 @@ from gateway.anthropic.shaper import MessageShaper
 from gateway.anthropic.translation import ANTHROPIC_FIELD_NAMES, chat_of
 from gateway.errors import named
 from gateway.openai.bodies.schemas import ChatRequest
+from gateway.openai.bodies.unknown_fields import UnknownFields
 from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
 from gateway.requests.request import Request as Open
 from gateway.web.endpoint import Endpoint
@@ -46,13 +47,13 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     ]
 
 
-def _message(written: bytes) -> tuple[MessagesRequest, ChatRequest]:
+def _message(written: bytes, unknown: UnknownFields) -> tuple[MessagesRequest, ChatRequest]:
     """Returns a body and its chat; for a large body this runs on a thread."""
-    body = parse_messages(written)
+    body = parse_messages(written, unknown)
     with named(ANTHROPIC_FIELD_NAMES):
         return body, chat_of(body)
 
 
-def _counted(written: bytes) -> ChatRequest:
+def _counted(written: bytes, unknown: UnknownFields) -> ChatRequest:
     with named(ANTHROPIC_FIELD_NAMES):
-        return chat_of(parse_count(written))
+        return chat_of(parse_count(written, unknown))

@@ -134,6 +134,8 @@ class OpenAPI:
         for field, bounds in _bounds(limits, cut=is_anthropic(endpoint.path)).items():
             if field in properties and field not in endpoint.neutral:
                 properties[field] = _within(properties[field], bounds)
+        for other, alias in endpoint.aliases.items():
+            properties[other] = _also(properties[alias.name], alias.unset)
         return {**schema, "properties": properties}
 
 
@@ -168,6 +170,11 @@ def _within(schema: Schema, bounds: Schema) -> Schema:
     if "items" in schema:
         return {**schema, "items": _within(schema["items"], bounds)}
     return {**schema, **bounds} if schema.get("type") == bounds["type"] else schema
+
+
+def _also(schema: Schema, value: int | None) -> Schema:
+    """Returns a schema that one more value fits, if there is one."""
+    return schema if value is None else {"anyOf": [*schema.get("anyOf", [schema]), {"const": value}]}
 
 
 def _of_one_kind(schema: Schema) -> Schema:

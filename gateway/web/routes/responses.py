@@ -53,7 +53,8 @@ class ResponsesAPI:
         whose, front = caller(request), self._gateway.front()
         said = await self._said(whose, body)
         with named(RESPONSES_FIELD_NAMES):
-            admitted = await front.chat(await self._chat(whose, body, said), whose)
+            chat = await self._chat(whose, body, said)
+            admitted = await front.chat(chat, whose, drops=body.truncation == "auto")
         stores = body.store is not False and self._conversations.keeps
         keep = partial(self._conversations.keep, whose, said) if stores else None
 

@@ -223,11 +223,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a thread": ({"thread": {"type": "create"}}, "thread_unsupported_request", "thread"),
     "their servers": ({"mcp_servers": [{"type": "url"}]}, "invalid_value", "mcp_servers"),
-    "a given beginning": (
-        {"messages": [*HI["messages"], {"role": "assistant", "content": "The"}]},
-        "conflicting_parameters",
-        "messages",
-    ),
     "a call by the user": (
         {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "a", "input": {}}]}]},
         "conflicting_parameters",

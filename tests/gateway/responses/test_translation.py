@@ -137,6 +137,17 @@ def test_what_changes_nothing_is_accepted() -> None:
     chat(background=False, truncation="disabled", conversation=None, prompt=None, store=False, max_tool_calls=3)
 
 
+def test_a_verbosity_is_a_label() -> None:
+    assert chat(text={"verbosity": "high"}) == chat()
+
+
+def test_allowed_functions() -> None:
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": TOOL["name"]}]}
+    named = [{"type": "function", "function": {"name": TOOL["name"]}}]
+    expected = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    assert chat(tools=[TOOL], tool_choice=allowed)["tool_choice"] == expected
+
+
 def test_stored_items_come_back_as_they_were() -> None:
     items = items_of(parse_response(json.dumps({"input": [{"role": "user", "content": "Hi!"}, CALL, RESULT]}).encode()))
     assert msgspec.json.decode(msgspec.json.encode(items), type=list[Item]) == items
@@ -148,7 +159,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown": ({"max_tokens": 5}, "unknown_parameter", "max_tokens"),
     "no room": ({"max_output_tokens": 0}, "invalid_value", "max_output_tokens"),
     "in the background": ({"background": True}, "unsupported_parameter", "background"),
-    "cut to fit": ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
     "a conversation": ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
     "a prompt of theirs": ({"prompt": {"id": "1"}}, "unsupported_parameter", "prompt"),
     "a tool of theirs": ({"tools": [TOOL, {"type": "web_search"}]}, "unsupported_parameter", "tools[1].type"),

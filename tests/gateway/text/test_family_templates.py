@@ -69,6 +69,8 @@ CHATS: dict[str, Chat] = {
     "one": Chat([USER]),
     "system and turns": Chat([SYSTEM, USER, ANSWER, USER]),
     "to its end": Chat([USER, ANSWER], answer=False),
+    "going on": Chat([SYSTEM, USER, ANSWER], answer=False, continues=True),
+    "going on behind spaces": Chat([USER, {"role": "assistant", "content": "It is \n "}], answer=False, continues=True),
     "a thought": Chat([USER, THOUGHT], answer=False),
     "a thought before a call": Chat([USER, {**CALL, "reasoning_content": "Look."}, RESULT], TOOLS),
     "tools": Chat([SYSTEM, USER], TOOLS),
@@ -96,6 +98,7 @@ def theirs(name: str, chat: Chat) -> str | None:
             tools=chat.tools,
             chat_template=SOURCES[name],
             add_generation_prompt=chat.answer,
+            continue_final_message=chat.continues,
             **{**SPECIAL, **chat.options},
         )
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError):

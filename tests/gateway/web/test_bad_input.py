@@ -155,6 +155,8 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
         "conflicting_parameters",
         "max_completion_tokens",
     ),
+    "two limits by other names": ({"max_tokens": 3, "n_predict": 4}, "conflicting_parameters", "n_predict"),
+    "truncate_prompt_tokens -2": ({"truncate_prompt_tokens": -2}, "invalid_value", "truncate_prompt_tokens"),
     "temperature 2.1": ({"temperature": 2.1}, "invalid_value", "temperature"),
     "temperature -0.1": ({"temperature": -0.1}, "invalid_value", "temperature"),
     "temperature text": ({"temperature": "NaN"}, "invalid_type", "temperature"),
@@ -177,11 +179,11 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
         f"{name} {value}": ({name: value}, "unsupported_parameter", name)
         for name, value in {
             "length_penalty": 0.5,
-            "truncate_prompt_tokens": 5,
+            "thinking_token_budget": 5,
+            "mirostat": 2,
             "kv_transfer_params": {"do_remote_decode": True},
             "request_id": "mine",
             "use_beam_search": True,
-            "ebnf": 'root ::= "a"',
             "guided_decoding_backend": "mine",
         }.items()
     },
@@ -310,8 +312,28 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "continue_final_message": (
         {"messages": MESSAGES, "continue_final_message": True},
-        "unsupported_parameter",
+        "conflicting_parameters",
         "continue_final_message",
+    ),
+    "a beginning that is no text": (
+        {"messages": [*MESSAGES, {"role": "assistant", "tool_calls": []}], "continue_final_message": True},
+        "conflicting_parameters",
+        "continue_final_message",
+    ),
+    "continued and begun": (
+        {
+            "messages": [*MESSAGES, {"role": "assistant", "content": "The"}],
+            "continue_final_message": True,
+            "add_generation_prompt": True,
+        },
+        "conflicting_parameters",
+        "add_generation_prompt",
+    ),
+    "an echo of nothing": ({"messages": MESSAGES, "echo": True}, "conflicting_parameters", "echo"),
+    "two ways to think": (
+        {"messages": MESSAGES, "think": True, "chat_template_kwargs": {"enable_thinking": False}},
+        "conflicting_parameters",
+        "enable_thinking",
     ),
     "chat_template": ({"messages": MESSAGES, "chat_template": "{{ 1 }}"}, "unsupported_parameter", "chat_template"),
 }

@@ -25,7 +25,9 @@ def grammar_of(running: Running) -> str:
         {"guided_grammar": GRAMMAR, "structured_outputs": {"grammar": GRAMMAR}},
         {"guided_json": SCHEMA, "structured_outputs": {"json": json.dumps(SCHEMA)}, "response_format": FORMAT},
         {"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["a", "b"]}},
-        {"guided_regex": "a+", "structured_outputs": {"regex": "a+"}},
+        {"guided_regex": "a+", "structured_outputs": {"regex": "a+"}, "regex": "a+"},
+        {"structured_outputs": {"grammar": GRAMMAR}, "grammar": GRAMMAR, "ebnf": GRAMMAR},
+        {"guided_json": SCHEMA, "json_schema": json.dumps(SCHEMA)},
         {"response_format": {"type": "json_object"}, "structured_outputs": {"json_object": True}},
     ],
 )

@@ -152,6 +152,23 @@ async def test_choices_that_cannot_be(running: Running) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
+async def test_allowed_tools_are_those_that_may_be_called(running: Running) -> None:
+    other = {"type": "function", "function": {**FUNCTION, "name": "other"}}
+    allowed = [{"type": "function", "function": {"name": "other"}}]
+    for mode, choice in (("required", allowed[0]), ("auto", None)):
+        some = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
+        for tools, chosen in (([*TOOLS, other], some), ([other], choice)):
+            answer = await running.chat(tools=tools, tool_choice=chosen, max_tokens=1)
+            assert answer.status_code == 200, answer.text
+        of_some, alone = (job for job in running.peer("prefill").jobs[-2:])
+        assert "other" in of_some.sampling.grammar and "weather" not in of_some.sampling.grammar
+        assert (of_some.sampling.grammar == alone.sampling.grammar) == (mode == "auto")  # a named tool is called once
+        assert "weather" in running.tokenizer.written(of_some.prompt.token_ids), "the prompt has all tools"
+    unknown = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": allowed}}
+    refusal = await running.chat(tools=TOOLS, tool_choice=unknown)
+    assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "tool_choice")
+
+
 async def test_one_choice_by_two_names_is_one(running: Running) -> None:
     named: dict[str, Any] = {"type": "function", "function": {"name": "weather"}}
     for choice, legacy in ((named, {"name": "weather"}), ("none", "none"), ("auto", "auto")):
