@@ -1,8 +1,11 @@
 """Describes the bodies of errors as types, for /openapi.json and for tests."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+from gateway.errors import API
 
 
 class Details(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,3 +43,17 @@ class AnthropicErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["error"]
     error: AnthropicDetails
     request_id: str
+
+
+class OllamaErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of every error of Ollama's interface."""
+
+    error: str
+    code: str | None
+
+
+ERROR_TYPES: Mapping[API, Any] = {
+    "openai": ErrorAnswer,
+    "anthropic": AnthropicErrorAnswer,
+    "ollama": OllamaErrorAnswer,
+}

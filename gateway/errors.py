@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from contracts.errors import BatonError
 
@@ -12,7 +12,9 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_FAULT = "server_error"
 MAX_NAMED_ADAPTERS = 16  # adapters that one message names
 ANTHROPIC_PATH = "/v1/messages"  # this path and all paths below it belong to Anthropic's API
+OLLAMA_PATH = "/api"  # all paths below it are Ollama's
 MODELS_PATH = "/v1/models"  # … and so do these, for requests with Anthropic's header
+API = Literal["openai", "anthropic", "ollama"]
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -68,9 +70,18 @@ class APIError(BatonError):
             error["details"] = {"error_code": self.code}
         return {"type": "error", "error": error, "request_id": request}
 
-    def body_for(self, anthropic: bool, request: str) -> dict[str, Any]:
+    def ollama_body(self) -> dict[str, Any]:
+        """Returns the body as Ollama has it, and the code: `{"error": message, "code"}`."""
+        return {"error": self.message, "code": self.code}
+
+    def body_for(self, api: API, request: str) -> dict[str, Any]:
         """Returns the body in the shape of the API that was asked; `request` is the request's id."""
-        return self.anthropic_body(request) if anthropic else self.body()
+        match api:
+            case "anthropic":
+                return self.anthropic_body(request)
+            case "ollama":
+                return self.ollama_body()
+        return self.body()
 
     def headers(self) -> Mapping[str, str]:
         """Returns headers that tell clients when a retry can help, if it can."""
@@ -85,6 +96,13 @@ class APIError(BatonError):
 def is_anthropic(path: str, headers: Container[str] = ()) -> bool:
     """Returns whether a path with these headers belongs to Anthropic's API."""
     return _is_below(path, ANTHROPIC_PATH) or ("anthropic-version" in headers and _is_below(path, MODELS_PATH))
+
+
+def api_of(path: str, headers: Container[str] = ()) -> API:
+    """Returns the API that a path with these headers belongs to."""
+    if is_anthropic(path, headers):
+        return "anthropic"
+    return "ollama" if _is_below(path, OLLAMA_PATH) else "openai"
 
 
 def _is_below(path: str, above: str) -> bool:
@@ -163,6 +181,5 @@ def of_status(status: int, path: str, method: str, near: str | None = None) -> A
     )
 
 
-def not_offered(path: str, what: str) -> APIError:
-    message = f"this server does not offer {what} ({path}): it answers chats and completes texts"
-    return APIError(404, message, code="not_offered")
+def not_offered(path: str, what: str, instead: str) -> APIError:
+    return APIError(404, f"this server does not offer {what} ({path}): {instead}", code="not_offered")

@@ -115,7 +115,7 @@ class PromptAdmission:
         """
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
-            prompt = await self.chat_tokens(body, self._most(body, drops), caller.party, drops)
+            prompt = await self.chat_tokens(body, self._most(body, drops and not cuts), caller.party, drops)
             prompt = self._last(body, prompt)
             if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
                 body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
@@ -157,8 +157,13 @@ class PromptAdmission:
 
         return await self.tokenized(tokenized, size, "messages", party)
 
-    async def completion(self, body: CompletionRequest, caller: Caller = ANY_CALLER) -> Admitted:
-        """Returns the admitted prompts of a completion. Raises `APIError`."""
+    async def completion(
+        self, body: CompletionRequest, caller: Caller = ANY_CALLER, default: int | None = COMPLETION_TOKENS
+    ) -> Admitted:
+        """Returns the admitted prompts of a completion. Raises `APIError`.
+
+        `default` is the limit of output tokens of a body without one; None: the rest of the context.
+        """
         prompts = body.prompts()
         with self.room(body, len(prompts)):
             form, most = form_of(body), self._most(body)
@@ -178,7 +183,7 @@ class PromptAdmission:
             tokens = await self.tokenized(tokenized, size, "prompt", caller.party)
             grammar = await self._constraints.grammar(form, party=caller.party)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
-            default = 1 if body.only_echo() else COMPLETION_TOKENS
+            default = 1 if body.only_echo() else default
             left = [self._last(body, ids) for ids in tokens]
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in left]
             return Admitted([await self._with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
@@ -218,6 +223,14 @@ class PromptAdmission:
         """Returns the token that ends the model's thoughts, if any."""
         thinking = self._format.thinking
         return self.tokenizer.token_id(thinking.closing) if thinking is not None else None
+
+    @property
+    def thinks(self) -> bool:
+        return self._format.thinking is not None
+
+    @property
+    def calls_tools(self) -> bool:
+        return self._format.tool_format is not None and self._format.takes_tools
 
     @property
     def admitting(self) -> int:
@@ -294,14 +307,15 @@ class PromptAdmission:
             raise conflict("suffix: it goes with one prompt of text, without echo", "suffix")
         return self.tokenizer.infill
 
-    def _most(self, body: SamplingFields, drops: bool = False) -> int | None:
+    def _most(self, body: SamplingFields, answers: bool = False) -> int | None:
         """Returns the maximum number of tokens of a prompt as it is rendered, None without a limit.
 
-        A prompt of which the last tokens are taken may be longer. With `drops` there is room for the wanted answer.
+        A prompt of which the last tokens are taken may be longer. With `answers` there is room for the wanted answer.
         """
         if body.truncate_prompt_tokens is not None or not self.context():
             return None
-        return max(1, self.context() - (body.limit() or 1)) if drops else self.context() - 1
+        limit = (body.limit() or 1) if answers else 1
+        return self.context() - (limit if limit < self.context() else 1)
 
     def _last(self, body: SamplingFields, prompt: list[int]) -> list[int]:
         """Returns the last tokens of a prompt, if the body asks for them alone."""

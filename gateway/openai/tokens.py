@@ -87,8 +87,9 @@ def parse_tokenize(body: bytes, unknown: UnknownFields = REFUSED) -> TokenizeTex
     if "prompt" in fields and "messages" in fields:
         raise conflict("messages: give a prompt or messages, not both", "messages")
     check_messages(fields.get("messages"))
-    kind = TokenizeChat if "messages" in fields else TokenizeText
-    return converted(fields, kind, unknown)
+    if "messages" in fields:
+        return converted(fields, TokenizeChat, unknown)
+    return converted(fields, TokenizeText, unknown)
 
 
 def parse_detokenize(body: bytes, unknown: UnknownFields = REFUSED) -> Detokenize:

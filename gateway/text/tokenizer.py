@@ -50,6 +50,7 @@ class ModelTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens", False))
         self.vocabulary = int(config.get("vocab_size") or self._tokenizer.get_vocab_size())
+        self.family = str(config.get("model_type") or "")  # as transformers names it
         self.context = int(config.get("max_position_embeddings") or 0)
         self.stop_ids = self._stop_ids(config, generation, named.get("eos_token"))
         self.defaults = {

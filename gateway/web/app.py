@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Scope
 from gateway.errors import APIError, failed, not_offered, of_status
 from gateway.service import Gateway
 from gateway.web.cross_origin import CrossOrigin, allow
-from gateway.web.routes import adapters, completions, docs, facts, messages, models, responses, tokens
+from gateway.web.routes import adapters, completions, docs, facts, messages, models, ollama, responses, tokens
 from gateway.web.routes.absent import absent
 from gateway.web.serving import Serving
 from gateway.web.surface import Surface
@@ -22,6 +22,7 @@ ENDPOINT_GROUPS = (
     completions.endpoints,
     responses.endpoints,
     messages.endpoints,
+    ollama.endpoints,
     tokens.endpoints,
     adapters.endpoints,
     models.endpoints,
@@ -43,8 +44,8 @@ def make_app(gateway: Gateway) -> ASGIApp:
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = request.scope["path"]  # `request.url` depends on the Host header
-        if error.status_code in (404, 405) and (what := absent(path)) is not None:
-            return serving.refuse(request, not_offered(path, what))
+        if error.status_code in (404, 405) and (offer := absent(path)) is not None:
+            return serving.refuse(request, not_offered(path, *offer))
         near = neighbour(path, lambda other: bool(taken(routes, {**request.scope, "path": other})))
         refusal = serving.refuse(request, of_status(error.status_code, path, request.method, near))
         if error.status_code == 405:

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from gateway.openai.bodies.parameters import Alias, NeutralValues
 
 JSON_MEDIA = "application/json"
+EVENTS_MEDIA = "text/event-stream"
+LINES_MEDIA = "application/x-ndjson"  # a line of JSON for each event
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -25,6 +27,7 @@ class Endpoint(NamedTuple):
     body: Any = None  # None: no body
     answer: Any = None  # None: not JSON
     event: Any = None  # None: no stream
+    stream: str = EVENTS_MEDIA  # media type of the stream
     last: str = ""  # data of a stream's last event, if that is not JSON
     media: str = JSON_MEDIA  # media type of the answer
     shown: bool = True  # False: not in /openapi.json

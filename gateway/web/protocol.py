@@ -21,7 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.errors import APIError, invalid, is_anthropic, unavailable
+from gateway.errors import APIError, api_of, invalid, unavailable
 from gateway.web.connections import Connections
 from gateway.web.direct import SCOPE_EXTENSION, BodyWriter
 
@@ -231,7 +231,7 @@ class HTTPConnection(HttpToolsProtocol):
                 self.transport.close()
                 return
             id = cycle.scope["state"].get("id", "")  # the application reports it
-            shaped = error.body_for(is_anthropic(cycle.scope["path"]), id)
+            shaped = error.body_for(api_of(cycle.scope["path"]), id)
         else:
             id = self._refused(error)
             shaped = error.body()

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import APIError, is_anthropic
+from gateway.errors import APIError, api_of
 from gateway.keys.caller import Caller
 from gateway.openai.admission import MAX_VALUES_WITHOUT_IDS
 from gateway.openai.admitted import Admitted
@@ -20,6 +20,7 @@ from gateway.requests.request import Request as Open
 from gateway.service import Gateway
 from gateway.web.body import BodyReader
 from gateway.web.disconnect import ClientGone, until_gone
+from gateway.web.endpoint import EVENTS_MEDIA
 from gateway.web.pieced_answer import PiecedAnswer
 from gateway.web.sse import EventStream
 from gateway.web.timing import server_timing
@@ -45,7 +46,7 @@ class Serving:
         gateway.limiter.check(caller(request))
         values = gateway.front().values() if ids else MAX_VALUES_WITHOUT_IDS
         unknown = UnknownFields(gateway.config.unknown_fields == "ignore")
-        body = await self._bodies.read(request, partial(parse, unknown=unknown), values)
+        body = await self._bodies.read(request, lambda written: parse(written, unknown), values)
         if ignored := unknown.report():
             request.state.told[IGNORED_FIELDS_HEADER] = ", ".join(ignored)
             self._ignored.log(ignored)
@@ -62,8 +63,9 @@ class Serving:
         received: float,
         streaming: bool,
         shape: Callable[[list[Open]], Shaper],
+        media: str = EVENTS_MEDIA,
     ) -> Response:
-        """Answers admitted prompts, whole or with events, through the shaper that `shape` returns.
+        """Answers admitted prompts, whole or with a stream of type `media`, through the shaper that `shape` returns.
 
         Raises `APIError`.
         """
@@ -84,6 +86,7 @@ class Serving:
                 refuse=partial(self.refuse, request),
                 end=shaper.failure,
                 broke=partial(self._report, request),
+                media=media,
             )
         return await self.whole(request, open, collect(streams, parsers, shaper))
 
@@ -100,7 +103,7 @@ class Serving:
     def refuse(self, request: Request, error: APIError) -> Response:
         """Answers with an error, in the shape of the API that was asked."""
         self._report(request, error)
-        body = error.body_for(is_anthropic(request.scope["path"], request.headers), holdings(request).id)
+        body = error.body_for(api_of(request.scope["path"], request.headers), holdings(request).id)
         return reply(body, error.status, error.headers())
 
     def _report(self, request: Request, error: APIError) -> None:

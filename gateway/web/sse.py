@@ -1,4 +1,4 @@
-"""Sends server-sent events as a response that ends when its client goes."""
+"""Sends server-sent events, or lines of JSON, as a response that ends when its client goes."""
 
 import asyncio
 import logging
@@ -23,8 +23,6 @@ class EventStream(Response):
     answer of `refuse`. A later failure ends the stream with the events of `end`, and is reported to `broke`.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
         self,
         events: Callable[[AnswerWriter], Awaitable[None]],
@@ -32,8 +30,9 @@ class EventStream(Response):
         refuse: Callable[[APIError], Response],
         end: Callable[[APIError], bytes],
         broke: Callable[[APIError], None],
+        media: str,
     ) -> None:
-        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"}, media)
         del self.headers["content-length"]
         self._events = events
         self._late_headers = headers

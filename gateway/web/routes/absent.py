@@ -3,9 +3,9 @@
 import re
 
 ABSENT_OFFERS = {
-    "embeddings": "v1/embeddings|embeddings|v2/embed|v1/embed|pooling|v1/pooling",
+    "embeddings": "v1/embeddings|embeddings?|v2/embed|v1/embed|pooling|v1/pooling|api/embed|api/embeddings",
     "classification": "classify|v1/classify",
-    "reranking": "rerank|v1/rerank|v2/rerank",
+    "reranking": "rerank|reranking|v1/rerank|v1/reranking|v2/rerank",
     "scoring of texts": "score|v1/score",
     "images": "v1/images(/.*)?",
     "videos": "v1/videos(/.*)?",
@@ -25,10 +25,27 @@ ABSENT_OFFERS = {
     "rendering of prompts": "v1/(chat/)?completions/render",
     "stored chat completions": "v1/chat/completions/.+",
     "Anthropic's text completions": "v1/complete",
+    "Ollama's management of models": "api/(pull|push|create|copy|delete|blobs/.*)",
+    "llama.cpp's completions": "completion",
+    "llama.cpp's filling in": "infill",
+    "llama.cpp's properties": "props|slots(/.*)?",
+    "llama.cpp's rendering of templates": "apply-template",
+    "SageMaker's and SGLang's endpoints": "invocations|generate",
 }
+"""What is absent, with a regex of its paths."""
+INSTEAD = {
+    "Ollama's management of models": "the model is chosen when the server starts",
+    "llama.cpp's completions": "use /v1/completions",
+    "llama.cpp's filling in": "use /v1/completions with a suffix",
+    "llama.cpp's properties": "use /v1/models, /tokenizer_info and /stats",
+    "llama.cpp's rendering of templates": "use /tokenize with messages",
+    "SageMaker's and SGLang's endpoints": "use /v1/chat/completions or /v1/completions",
+}
+"""What to use in place of an absent endpoint."""
 _ABSENT_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT_OFFERS.items()}
 
 
-def absent(path: str) -> str | None:
-    """Returns the purpose of a path that only other servers offer; None for any other path."""
-    return next((what for what, paths in _ABSENT_PATHS.items() if paths.fullmatch(path)), None)
+def absent(path: str) -> tuple[str, str] | None:
+    """Returns the purpose of a path that only other servers offer, and what there is instead; None for other paths."""
+    what = next((what for what, paths in _ABSENT_PATHS.items() if paths.fullmatch(path)), None)
+    return None if what is None else (what, INSTEAD.get(what, "it answers chats and completes texts"))

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from contracts.version import BATON_VERSION
-from gateway.error_types import AnthropicErrorAnswer, ErrorAnswer
-from gateway.errors import is_anthropic
-from gateway.web.endpoint import JSON_MEDIA, Endpoint
+from gateway.error_types import ERROR_TYPES
+from gateway.errors import api_of
+from gateway.web.endpoint import EVENTS_MEDIA, JSON_MEDIA, Endpoint
 
 Schema = dict[str, Any]
 _REF_TEMPLATE = "#/components/schemas/{name}"
@@ -44,7 +44,7 @@ class OpenAPI:
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._shown = [endpoint for endpoint in endpoints if endpoint.shown]
         types = [kind for endpoint in self._shown for kind in _types(endpoint)]
-        types += [ErrorAnswer, AnthropicErrorAnswer]
+        types += ERROR_TYPES.values()
         schemas, self._components = msgspec.json.schema_components(types, ref_template=_REF_TEMPLATE)
         for name, field in _LEFT_OUT.items():
             if name in self._components:
@@ -90,9 +90,9 @@ class OpenAPI:
 
     def _responses(self, endpoint: Endpoint) -> Schema:
         content: Schema = {endpoint.media.partition(";")[0]: {"schema": self._schema(endpoint.answer)}}
-        error = self._schema(AnthropicErrorAnswer if is_anthropic(endpoint.path) else ErrorAnswer)
+        error = self._schema(ERROR_TYPES[api_of(endpoint.path)])
         if endpoint.event is not None:
-            content["text/event-stream"] = {"itemSchema": self._event(endpoint, error)}
+            content[endpoint.stream] = {"itemSchema": self._event(endpoint, error)}
         wrong = {JSON_MEDIA: {"schema": error}}
         others = {
             str(status): {
@@ -109,8 +109,10 @@ class OpenAPI:
         }
 
     def _event(self, endpoint: Endpoint, error: Schema) -> Schema:
-        """Returns the schema of one server-sent event, as in OpenAPI 3.2; older tools ignore it."""
+        """Returns the schema of one event or line, as in OpenAPI 3.2; older tools ignore it."""
         inside = {"anyOf": [self._schema(endpoint.event), error]}
+        if endpoint.stream != EVENTS_MEDIA:
+            return inside
         data: Schema = {"type": "string", "contentMediaType": JSON_MEDIA, "contentSchema": inside}
         if endpoint.last:
             data = {"anyOf": [data, {"const": endpoint.last}]}
@@ -130,8 +132,8 @@ class OpenAPI:
         properties = {**schema["properties"], **{name: each.schema for name, each in endpoint.neutral.items()}}
         for field in properties.keys() - endpoint.neutral.keys():
             properties[field] = _of_one_kind(properties[field])
-        # Anthropic's clients may ask for more tokens than the context has; the number is reduced.
-        for field, bounds in _bounds(limits, cut=is_anthropic(endpoint.path)).items():
+        # Clients of other APIs may ask for more tokens than the context has; the number is reduced.
+        for field, bounds in _bounds(limits, cut=api_of(endpoint.path) != "openai").items():
             if field in properties and field not in endpoint.neutral:
                 properties[field] = _within(properties[field], bounds)
         for other, alias in endpoint.aliases.items():

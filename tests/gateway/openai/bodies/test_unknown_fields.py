@@ -63,6 +63,7 @@ async def test_by_default_they_are_refused(serve: Serve) -> None:
     running = await serve("prefill", "decode")
     refusal = await running.chat(provider={})
     assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "provider")
+    harmless: dict[str, Any]
     for harmless in ({"keep_alive": "5m"}, {"cache_prompt": False}, {"session_id": "x"}, {"plugins": []}):
         assert (await running.chat(**harmless, max_tokens=1)).status_code == 200
     assert (await running.chat(plugins=[{"id": "web"}])).status_code == 400

@@ -117,6 +117,8 @@ NOT_HERE = {
     "/v1/chat/completions/render": "rendering of prompts",
     "/v1/completions/render": "rendering of prompts",
     "/v1/chat/completions/chatcmpl-1": "stored chat completions",
+    "/completion": "llama.cpp's completions",
+    "/props": "llama.cpp's properties",
 }
 
 

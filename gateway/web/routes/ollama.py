@@ -1,0 +1,173 @@
+"""Ollama's API, as far as it asks models and does not manage them."""
+
+import hashlib
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import invalid, named, no_model
+from gateway.ollama.answers import (
+    OllamaChatAnswer,
+    OllamaDetails,
+    OllamaGenerated,
+    OllamaLoadedModel,
+    OllamaLoadedModels,
+    OllamaModel,
+    OllamaModels,
+    OllamaSaid,
+    OllamaShown,
+    OllamaVersion,
+    rfc3339,
+)
+from gateway.ollama.bodies import parse_ollama_chat, parse_ollama_generate, parse_ollama_show
+from gateway.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest, OllamaRequest, OllamaShowRequest
+from gateway.ollama.shaper import OllamaShaper
+from gateway.ollama.translation import OLLAMA_FIELD_NAMES, chat_of, model_of, prompt_of, text_of
+from gateway.openai.admitted import Admitted
+from gateway.requests.request import Request as Open
+from gateway.web.endpoint import LINES_MEDIA, Endpoint
+from gateway.web.serving import Serving, caller, reply
+
+OLLAMA_VERSION = "0.12.6"
+"""The version of Ollama whose API this is; its clients refuse older ones."""
+NEVER = datetime(9999, 12, 31, tzinfo=UTC).timestamp()  # when a served model is unloaded
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    api = OllamaAPI(serving)
+    chats, asks, shows = "Answers a chat, as Ollama does.", "Answers a prompt, as Ollama does.", "Describes a model."
+    lists, loads, versions = "Lists the models.", "Lists the models in memory.", "Names the version of this API."
+    lines = LINES_MEDIA
+    return [
+        Endpoint(
+            "POST", "/api/chat", api.chat, chats, OllamaChatRequest, OllamaChatAnswer, OllamaChatAnswer, stream=lines
+        ),
+        Endpoint(
+            "POST",
+            "/api/generate",
+            api.generate,
+            asks,
+            OllamaGenerateRequest,
+            OllamaGenerated,
+            OllamaGenerated,
+            stream=lines,
+        ),
+        Endpoint("POST", "/api/show", api.show, shows, OllamaShowRequest, OllamaShown),
+        Endpoint("GET", "/api/tags", api.tags, lists, answer=OllamaModels),
+        Endpoint("GET", "/api/ps", api.loaded, loads, answer=OllamaLoadedModels),
+        Endpoint("GET", "/api/version", api.version, versions, answer=OllamaVersion),
+    ]
+
+
+class OllamaAPI:
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._gateway = serving.gateway
+
+    async def chat(self, request: Request) -> Response:
+        received = time.monotonic()
+        body = await self._serving.read(request, parse_ollama_chat)
+        if not body.messages:
+            self._check(model_of(body.model))
+            return reply(OllamaChatAnswer(message=OllamaSaid(), **_loaded(body)))
+        front = self._gateway.front()
+        with named(OLLAMA_FIELD_NAMES):
+            admitted = await front.chat(chat_of(body), caller(request), cuts=True, drops=body.truncate is not False)
+        return await self._answer(request, body, admitted, received, chat=True)
+
+    async def generate(self, request: Request) -> Response:
+        received = time.monotonic()
+        body = await self._serving.read(request, parse_ollama_generate)
+        if not body.prompt and not body.suffix:
+            self._check(model_of(body.model))
+            return reply(OllamaGenerated(**_loaded(body)))
+        front = self._gateway.front()
+        with named(OLLAMA_FIELD_NAMES):
+            if body.raw or body.suffix or front.tokenizer.template is None:
+                if body.system:
+                    raise invalid(
+                        "system: a prompt without a chat template has none", "system", "conflicting_parameters"
+                    )
+                admitted = await front.completion(text_of(body), caller(request), default=None)
+            else:
+                admitted = await front.chat(prompt_of(body), caller(request), cuts=True)
+        return await self._answer(request, body, admitted, received, chat=False)
+
+    async def show(self, request: Request) -> Response:
+        body = await self._serving.read(request, parse_ollama_show)
+        self._check(model_of(body.model or body.name))
+        front = self._gateway.front()
+        details = self._details()
+        kinds = {"tools": front.calls_tools, "thinking": front.thinks, "insert": front.tokenizer.infill is not None}
+        info: dict[str, Any] = {"general.architecture": details.family, "general.basename": self._gateway.root}
+        if front.context():
+            info[f"{details.family}.context_length"] = front.context()
+        shown = OllamaShown(
+            modelfile="",
+            parameters="\n".join(f"{name} {value:g}" for name, value in front.tokenizer.defaults.items()),
+            template=front.tokenizer.template_source or "",
+            details=details,
+            model_info=info,
+            capabilities=["completion", *(kind for kind, has in kinds.items() if has)],
+            modified_at=rfc3339(self._gateway.created),
+        )
+        return reply(shown)
+
+    async def tags(self, request: Request) -> Response:
+        made, details = rfc3339(self._gateway.created), self._details()
+        return reply(
+            OllamaModels(
+                models=[
+                    OllamaModel(name=name, model=name, modified_at=made, digest=digest, details=details)
+                    for name, digest in self._digests().items()
+                ]
+            )
+        )
+
+    async def loaded(self, request: Request) -> Response:
+        context, details, until = self._gateway.front().context(), self._details(), rfc3339(NEVER)
+        return reply(
+            OllamaLoadedModels(
+                models=[
+                    OllamaLoadedModel(
+                        name=name, model=name, digest=digest, details=details, context_length=context, expires_at=until
+                    )
+                    for name, digest in self._digests().items()
+                ]
+            )
+        )
+
+    async def version(self, request: Request) -> Response:
+        return reply(OllamaVersion(version=OLLAMA_VERSION))
+
+    async def _answer(
+        self, request: Request, body: OllamaRequest, admitted: Admitted, received: float, chat: bool
+    ) -> Response:
+        def shape(requests: list[Open]) -> OllamaShaper:
+            return OllamaShaper(body.model, requests[0], chat)
+
+        return await self._serving.answer(request, admitted, received, body.stream is not False, shape, LINES_MEDIA)
+
+    def _digests(self) -> dict[str, str]:
+        """Returns the names of the model and its adapters, each with a digest of its name and source."""
+        gateway = self._gateway
+        roots = {gateway.model: gateway.root}
+        roots |= {name: held.root for name, held in sorted(gateway.workers.adapters().items())}
+        return {name: hashlib.sha256(f"{name}\n{root}".encode()).hexdigest() for name, root in roots.items()}
+
+    def _check(self, name: str) -> None:
+        """Raises `APIError` if there is no model with this name."""
+        names = self._digests().keys()
+        if name not in names:
+            raise no_model(name, self._gateway.model, names - {self._gateway.model})
+
+    def _details(self) -> OllamaDetails:
+        family = self._gateway.front().tokenizer.family
+        return OllamaDetails(family=family, families=[family])
+
+
+def _loaded(body: OllamaRequest) -> dict[str, Any]:
+    return {"model": body.model, "created_at": rfc3339(time.time()), "done": True, "done_reason": "load"}
