@@ -102,7 +102,8 @@ def api_of(path: str, headers: Container[str] = ()) -> API:
     """Returns the API that a path with these headers belongs to."""
     if is_anthropic(path, headers):
         return "anthropic"
-    return "ollama" if _is_below(path, OLLAMA_PATH) else "openai"
+    ollama = _is_below(path, OLLAMA_PATH) and not _is_below(path, f"{OLLAMA_PATH}/v1")  # a wrong base URL of OpenAI's
+    return "ollama" if ollama else "openai"
 
 
 def _is_below(path: str, above: str) -> bool:

@@ -15,11 +15,14 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
+    Glm4vConfig,
     GlmConfig,
     GptOssConfig,
     GraniteConfig,
     HeliumConfig,
+    InternVLConfig,
     LlamaConfig,
+    LlavaConfig,
     MinistralConfig,
     Mistral3Config,
     MistralConfig,
@@ -28,10 +31,13 @@ from transformers import (
     Olmo3Config,
     OlmoeConfig,
     Phi3Config,
+    Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3VLConfig,
+    Qwen3VLMoeConfig,
     SeedOssConfig,
     SmolLM3Config,
 )
@@ -87,6 +93,10 @@ EYES = dict(
     image_size=28,
     patch_size=14,
 )
+QWEN_EYES: dict[str, Any] = dict(
+    depth=1, hidden_size=32, intermediate_size=32, num_heads=2, patch_size=14, out_hidden_size=128
+)
+MULTIMODAL_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 
 LATENT: dict[str, Any] = dict(
     num_key_value_heads=4,
@@ -144,6 +154,43 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         use_sliding_window=True,
         sliding_window=9,
         layer_types=FOUR,
+    ),
+    "qwen2.5-vl": lambda: Qwen2_5_VLConfig(
+        text_config={**SIZES, "rope_parameters": {**MULTIMODAL_ROPE, "mrope_section": [6, 5, 5]}},
+        vision_config={**QWEN_EYES, "fullatt_block_indexes": [0]},
+        tie_word_embeddings=False,
+    ),
+    "qwen3-vl-tied": lambda: Qwen3VLConfig(
+        text_config={**SIZES, "head_dim": 32, "rope_parameters": {**MULTIMODAL_ROPE, "mrope_section": [6, 5, 5]}},
+        vision_config={**QWEN_EYES, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        tie_word_embeddings=True,
+    ),
+    "qwen3-vl-moe": lambda: Qwen3VLMoeConfig(
+        text_config={
+            **SIZES,
+            **EXPERTS,
+            "head_dim": 32,
+            "mlp_only_layers": [1],
+            "rope_parameters": {**MULTIMODAL_ROPE, "mrope_section": [6, 5, 5]},
+        },
+        vision_config={**QWEN_EYES, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        tie_word_embeddings=False,
+    ),
+    "glm4v": lambda: Glm4vConfig(
+        text_config={
+            **SIZES,
+            "rope_parameters": {**MULTIMODAL_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [4, 2, 2]},
+        },
+        vision_config={**QWEN_EYES, "image_size": 28},
+        tie_word_embeddings=False,
+    ),
+    "internvl-qwen3": lambda: InternVLConfig(
+        text_config={**SIZES, "model_type": "qwen3", "head_dim": 16},
+        vision_config={**EYES, "model_type": "internvl_vision", "image_size": [28, 28], "patch_size": [14, 14]},
+        tie_word_embeddings=False,
+    ),
+    "llava": lambda: LlavaConfig(
+        text_config={**SIZES, "model_type": "llama"}, vision_config=EYES, tie_word_embeddings=False
     ),
     "gemma": _make(GemmaConfig, head_dim=32, tie_word_embeddings=True),
     "gemma2": _make(

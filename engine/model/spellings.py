@@ -2,7 +2,8 @@
 
 LAYER_PREFIXES = ("language_model.model.", "model.language_model.", "model.")
 """Prefixes of layers' names; versions of transformers differ."""
-BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.")
+_PARTS = ("vision_tower.", "multi_modal_projector.", "visual.", "image_newline")
+BESIDE_TEXT = (*_PARTS, *(f"model.{part}" for part in _PARTS))
 """Prefixes of the parts that only images pass through."""
 
 

@@ -132,7 +132,7 @@ def _load_ours(
         LOG.info(
             "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
         )
-    names = names_of(model_config)
+    names = names_of(model_config).found(checkpoint.holds)
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
         make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization, group)

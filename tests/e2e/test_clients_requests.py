@@ -15,7 +15,7 @@ import openai.types.responses
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS
+from gateway.openai.bodies.parameters import CHAT_ALIASES, CHAT_PARAMETERS, COMPLETION_PARAMETERS
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest, StreamOptions
 from tests.e2e.asked.asked import CHAT, COMPLETION, MESSAGES, RESPONSES, Asked, Got
 from tests.e2e.asked.chats import CHATS
@@ -70,7 +70,7 @@ def test_no_two_requests_have_one_name() -> None:
 def test_every_parameter_of_the_page_is_known_and_asked_for() -> None:
     known = {one.name for kind in (ChatRequest, CompletionRequest) for one in msgspec.structs.fields(kind)}
     known |= {f"stream_options.{one.name}" for one in msgspec.structs.fields(StreamOptions)}
-    assert {*SUPPORTED_BY_NAME} == known - {"stream_options"} | {*CHAT_PARAMETERS, *COMPLETION_PARAMETERS}
+    assert {*SUPPORTED_BY_NAME} == known - {"stream_options"} | {*CHAT_PARAMETERS, *COMPLETION_PARAMETERS, *CHAT_ALIASES}
     assert {*SUPPORTED_BY_NAME} <= {
         name for one in ASKED.values() if one.path in (CHAT, COMPLETION) for name in sent(one)
     }

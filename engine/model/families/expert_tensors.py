@@ -15,6 +15,8 @@ class CheckpointTensors(Protocol):
 
     def holds(self, name: str) -> bool: ...
 
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
     def weight(self, name: str, shape: tuple[int, int]) -> Weight:
         """Returns the weight `[out, in]` of the linear layer `name`, as the checkpoint's format has it."""
         ...
@@ -61,3 +63,22 @@ class NamedExperts:
         return ExpertTensors(
             (tensors.weight(gate, shape), tensors.weight(up, shape)), tensors.weight(down, (hidden, mlp.intermediate))
         )
+
+
+def stacked_experts(
+    tensors: CheckpointTensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int
+) -> ExpertTensors:
+    """Reads an expert from tensors of all experts of a layer, `[experts, out, in]` or `[experts, in, out]`.
+
+    The published checkpoints have the second shape, and transformers writes the first; it is taken if both fit.
+    """
+
+    def weight(name: str, outputs: int, inputs: int) -> Tensor:
+        whole, shape = f"{prefix}.mlp.experts.{name}", (mlp.experts, outputs, inputs)
+        if tensors.shape(whole) == shape:
+            return tensors.part(whole, shape, expert)
+        return tensors.part(whole, (mlp.experts, inputs, outputs), expert).t()
+
+    return ExpertTensors(
+        (weight("gate_up_proj", 2 * mlp.intermediate, hidden),), weight("down_proj", hidden, mlp.intermediate)
+    )

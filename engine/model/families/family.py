@@ -52,6 +52,7 @@ class ModelNames(Struct, frozen=True, kw_only=True):
     head: str = "lm_head"
     of_layer: LayerNames = LayerNames()
     ignored: tuple[str, ...] = ()  # prefixes of tensors outside of the language model
+    others: tuple["ModelNames", ...] = ()  # what other writers of such checkpoints call them
 
     def in_layer(self, index: int) -> LayerNames:
         """Returns the names of the tensors of one layer, with their prefix."""
@@ -66,13 +67,27 @@ class ModelNames(Struct, frozen=True, kw_only=True):
         return LayerNames(**names | {"prefix": prefix})
 
     def beside_images(self) -> "ModelNames":
-        """Returns the names in a model that also reads images, of which only the language model is served."""
+        """Returns the names in a model that also reads images, of which only the language model is served.
+
+        Versions of transformers, and publishers, put the language model at three places.
+        """
         named = {field: f"language_model.{getattr(self, field)}" for field in ("embedding", "layer", "norm", "head")}
-        return structs.replace(self, **named, ignored=BESIDE_TEXT)
+        inside = {field: getattr(self, field).replace("model.", "model.language_model.", 1) for field in MODEL_FIELDS}
+        places: tuple[dict[str, str], ...] = (inside, {})
+        others = tuple(structs.replace(self, **place, ignored=BESIDE_TEXT) for place in places)
+        return structs.replace(self, **named, ignored=BESIDE_TEXT, others=others)
+
+    def found(self, holds: Callable[[str], bool]) -> "ModelNames":
+        """Returns the names that a checkpoint uses, which `holds` some tensors; these names if it holds none."""
+        return next((names for names in (self, *self.others) if holds(f"{names.embedding}.weight")), self)
 
 
+MODEL_FIELDS = ("embedding", "layer", "norm")
+"""Fields of `ModelNames` that begin with the model's prefix, unlike the output layer."""
 ConfigFields = dict[str, Any]
 """Fields of a `ModelConfig` that the family decides; `engine.model.read_config` reads the others."""
+
+ReadConfig = Callable[[Any, str], ConfigFields]
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,6 @@ class ModelFamily:
     """One entry of `engine.model.families.registry`."""
 
     architectures: tuple[str, ...]  # as transformers calls them
-    read: Callable[[Any, str], ConfigFields]
+    read: ReadConfig
     """Reads transformers' config of the model with this name. Raises `ModelError` for unsupported values."""
     names: ModelNames = field(default_factory=ModelNames)

@@ -12,6 +12,7 @@ from engine.model.families import (
     llama_like,
     mistral,
     mixtral,
+    multimodal,
     olmo,
     phi3,
     qwen,
@@ -50,6 +51,11 @@ MODEL_FAMILIES: tuple[ModelFamily, ...] = (
     llama_like.CWM_FAMILY,
     llama_like.ERNIE_4_5,
     llama_like.HELIUM_FAMILY,
+    multimodal.QWEN_2_VL,
+    multimodal.QWEN_3_VL,
+    multimodal.QWEN_3_VL_MOE,
+    multimodal.GLM_4_V,
+    multimodal.AROUND_ANY,
 )
 
 SUPPORTED_ARCHITECTURES = tuple(architecture for family in MODEL_FAMILIES for architecture in family.architectures)

@@ -16,6 +16,7 @@ SUPPORTED_BY_NAME: dict[str, str] = {
 }
 """What the page says of each parameter: yes, no, or under which condition."""
 UNSUPPORTED = [name for name, supported in SUPPORTED_BY_NAME.items() if supported == "no"]
+AB = 'root ::= "a" | "b"'
 DRAWN: dict[str, Any] = {"n": 3, "temperature": 2.0, "seed": 3, "return_token_ids": True}
 
 
@@ -64,7 +65,7 @@ PARAMETERS: list[Asked] = [
         ignore_eos=True,
         skip_special_tokens=False,
     ),
-    chat("a guided grammar", lambda got: got.texts[0] in "ab", guided_grammar='root ::= "a" | "b"'),
+    chat("a guided grammar", lambda got: got.texts[0] in "ab", guided_grammar=AB),
     chat(
         "functions of old",
         lambda got: got.choices[0]["message"]["function_call"]["name"] == "get_weather",
@@ -73,6 +74,35 @@ PARAMETERS: list[Asked] = [
         function_call={"name": "get_weather"},
         max_tokens=60,
     ),
+    chat(
+        "a message that goes on, by the names of several servers",
+        lambda got: got.texts[0].startswith("Once upon a time"),
+        [*ASK, {"role": "assistant", "content": "Once upon a time"}],
+        continue_final_message=True,
+        add_generation_prompt=False,
+        echo=True,
+        think=False,
+        enable_thinking=False,
+        include_reasoning=False,
+        verbosity="high",
+        repeat_penalty=1.1,
+        n_predict=8,
+        num_predict=8,
+        max_tokens=8,
+    ),
+    completion(
+        "the end of a prompt",
+        lambda got: got.usage["prompt_tokens"] == 3,
+        truncate_prompt_tokens=3,
+        keep_alive="5m",
+        cache_prompt=True,
+        session_id="mine",
+        id_slot=-1,
+        num_ctx=4096,
+    ),
+    chat("a schema by another name", lambda got: got.texts[0] in ("true", "false"), json_schema='{"type": "boolean"}'),
+    chat("a regex by another name", lambda got: got.texts[0] == "ab", regex="ab"),
+    chat("grammars by other names", lambda got: got.texts[0] in "ab", ebnf=AB, grammar=AB),
     chat(
         "labels, an effort and a salt",
         reasoning_effort="low",
