@@ -1,16 +1,15 @@
 """Parses the body of a response. Errors name the content that a text model cannot take."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from gateway.errors import invalid
 from gateway.openai.bodies.parameters import implemented
-from gateway.openai.bodies.parsing import converted, json_object
+from gateway.openai.bodies.parsing import check_kinds, converted, json_object
 from gateway.openai.bodies.unknown_fields import REFUSED, UnknownFields
 from gateway.responses.items import ContentPart, Item
 from gateway.responses.schemas import UNIMPLEMENTED_PARAMETERS, ResponsesRequest
 
-UNSUPPORTED_CODE = "unsupported_parameter"
 ITEM_TYPES = {kind.__struct_config__.tag for kind in get_args(Item)}
 PART_TYPES = {kind.__struct_config__.tag for kind in get_args(ContentPart)}
 
@@ -20,9 +19,9 @@ def parse_response(body: bytes, unknown: UnknownFields = REFUSED) -> ResponsesRe
     fields = implemented(json_object(body), UNIMPLEMENTED_PARAMETERS)
     if isinstance(fields.get("input"), list):
         fields["input"] = [_item(item, f"input[{number}]") for number, item in enumerate(fields["input"])]
-    _check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
+    check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
     choice = fields.get("tool_choice")
-    _check_kinds([choice], "tool_choice", {"function", "allowed_tools"}, "a choice")
+    check_kinds([choice], "tool_choice", {"function", "allowed_tools"}, "a choice")
     return converted(fields, ResponsesRequest, unknown)
 
 
@@ -38,20 +37,5 @@ def _item(item: Any, where: str) -> Any:
         raise invalid(f"{where}.type: items of the type {kind[:64]!r} are not supported{more}", f"{where}.type")
     for field in ("content", "output"):
         if kind in ("message", "function_call_output"):
-            _check_kinds(item.get(field), f"{where}.{field}", PART_TYPES, "a part")
+            check_kinds(item.get(field), f"{where}.{field}", PART_TYPES, "a part")
     return item
-
-
-def _check_kinds(found: Any, where: str, known: set[Any], what: str) -> None:
-    """Raises `APIError` if one of these objects has a type that is not in `known`."""
-    for name, kind in _kinds(found, where):
-        if isinstance(kind, str) and kind not in known:
-            message = f"{name}: {what} of the type {kind[:64]!r} is not supported, only of {', '.join(sorted(known))}"
-            raise invalid(message, name, UNSUPPORTED_CODE)
-
-
-def _kinds(found: Any, where: str) -> Iterator[tuple[str, Any]]:
-    for number, one in enumerate(found if isinstance(found, list) else ()):
-        if isinstance(one, dict):
-            place = where if where == "tool_choice" else f"{where}[{number}]"
-            yield f"{place}.type", one.get("type")

@@ -3,7 +3,7 @@
 import codecs
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -54,6 +54,8 @@ def chat_request(given: Mapping[str, Any], unknown: UnknownFields = REFUSED) -> 
     """Returns plain data as a chat. Raises `APIError` if anything is wrong with it."""
     fields = implemented(renamed(given, CHAT_ALIASES), CHAT_PARAMETERS)
     check_messages(fields.get("messages"))
+    check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
+    check_kinds([fields.get("tool_choice")], "tool_choice", {"function", "allowed_tools"}, "a choice")
     return converted(fields, ChatRequest, unknown)
 
 
@@ -66,6 +68,14 @@ def check_messages(messages: Any) -> None:
     for number, message in enumerate(messages):
         if isinstance(message, dict):
             _check_message(message, f"messages[{number}]")
+
+
+def check_kinds(found: Any, where: str, known: set[Any], what: str) -> None:
+    """Raises `APIError` if one of these objects has a type that is not in `known`."""
+    for name, kind in _kinds(found, where):
+        if isinstance(kind, str) and kind not in known:
+            message = f"{name}: {what} of the type {kind[:64]!r} is not supported, only of {', '.join(sorted(known))}"
+            raise invalid(message, name, "unsupported_parameter")
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -111,6 +121,13 @@ def _check_message(message: Mapping[str, Any], where: str) -> None:
         if isinstance(kind, str) and kind not in TEXT_PART_TYPES:
             name = f"{where}.content[{number}].type"
             raise invalid(f"{name}: parts of the type {kind[:64]!r} are not supported, only text is", name)
+
+
+def _kinds(found: Any, where: str) -> Iterator[tuple[str, Any]]:
+    for number, one in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(one, dict):
+            place = where if where == "tool_choice" else f"{where}[{number}]"
+            yield f"{place}.type", one.get("type")
 
 
 _ERROR_REGEX = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
