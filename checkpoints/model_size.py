@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.config_fields import EXPERT_COUNT_FIELDS, USED_EXPERT_FIELDS, head_width, number
+from checkpoints.attention_size import UNKNOWN_ATTENTION, AttentionSize, attention_size
+from checkpoints.config_fields import EXPERT_COUNT_FIELDS, USED_EXPERT_FIELDS, number
 from checkpoints.config_size import weight_counts
 from checkpoints.weight_sizes import TOKEN_TABLE_REGEX, float_bytes, least_of, tensor_bytes, text_config
 
@@ -24,6 +25,7 @@ class ModelSize:
     heads: int = 1  # of a layer's attention
     kv_parts: int = 0  # ranks among which a token's KV can be divided; 0: any number
     max_tokens: int = 0  # of a text; 0: not known
+    attention: AttentionSize = UNKNOWN_ATTENTION
 
 
 TYPICAL_SIZE = ModelSize(parameters=7.5e9, weights_bytes=16e9, token_bytes=131_072)
@@ -57,14 +59,15 @@ def _size_by_config(config: dict[str, Any], dtype: str, quantization: str) -> Mo
 
 
 def _sized(config: dict[str, Any], parameters: float, weights_bytes: float) -> ModelSize:
-    latent = number(config, "kv_lora_rank")
+    attention = attention_size(config)
     return ModelSize(
         parameters,
         weights_bytes,
-        _token_bytes(config),
-        heads=int(number(config, "num_attention_heads")) or 1,
-        kv_parts=1 if latent else int(number(config, "num_key_value_heads", "num_attention_heads")),
+        attention.layers * attention.layer_values * KV_VALUE_BYTES,
+        heads=attention.heads or 1,
+        kv_parts=1 if attention.latent else attention.kv_heads,
         max_tokens=int(number(config, "max_position_embeddings")),
+        attention=attention,
     )
 
 
@@ -81,11 +84,3 @@ def _value_bytes(config: dict[str, Any], dtype: str, quantization: str) -> float
         return float_bytes(dtype, quantization)
     usual = 4 if packed.get("quant_method") in FOUR_BIT_METHODS else 8
     return (number(packed, "bits") or usual) / 8
-
-
-def _token_bytes(config: dict[str, Any]) -> float:
-    layers = number(config, "num_hidden_layers")
-    if latent := number(config, "kv_lora_rank"):
-        return layers * (latent + number(config, "qk_rope_head_dim")) * KV_VALUE_BYTES
-    kv_heads = number(config, "num_key_value_heads", "num_attention_heads")
-    return layers * 2 * kv_heads * head_width(config) * KV_VALUE_BYTES

@@ -1,128 +1,122 @@
-"""Estimates what a model needs on GPUs (`baton plan`): memory, batches, time of a token, cost. Needs no GPU."""
+"""Names the cheapest deployment that keeps an objective (`baton plan`), or computes memory. Needs no GPU."""
 
+import random
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from functools import partial
+from pathlib import Path
 
-from msgspec import Meta, Struct
+import msgspec
 
 from checkpoints.model_location import locate
 from checkpoints.model_size import ModelSize, model_size
 from contracts.errors import BatonError, ConfigError
-from contracts.kinds import KVDtype, Positive, Quantization
+from contracts.kinds import KVDtype, Quantization
 from infra.cli import parse
-from infra.config.engine import WIDTHS
-from launcher.host.gpus import USABLE_MEMORY_SHARE
-from pricing.capacity import MAX_GPUS, Capacity, dollars_per_million, gpus_needed
-from pricing.gpu_rates import GPU_RATES, GpuRates
+from launcher.planning.advice import described, lacking, ranked, ranking
+from launcher.planning.command_lines import command_lines
+from launcher.planning.copies import SizeAndShape, model_copies
+from launcher.planning.demand import demand
+from launcher.planning.memory import memory
+from launcher.planning.options import PlanConfig
+from launcher.planning.search import simulated, within
+from launcher.planning.trial import simulate_plan
 from pricing.gpu_step_time import KVFormat, ModelShape, WeightFormat
+from pricing.planning.candidates import CopyFormat, cheaper
+from pricing.planning.devices import PlannedDevice
+from pricing.planning.load import PlannedLoad
+from pricing.planning.shortfall import too_few, unmet
 
-BAD_INPUT = 2  # exit status
+PLANNED, NOTHING_MEETS, BAD_INPUT = 0, 1, 2  # exit statuses
 QUANTIZED_KV_SHARE = 0.515
 """Of the bytes in 16 bits: a byte for a value, and the scales."""
 WEIGHT_FORMATS: dict[Quantization, WeightFormat] = {"none": "plain", "int8": "int8", "int4": "int4", "fp8": "fp8"}
 KV_FORMATS: dict[KVDtype, KVFormat] = {"auto": "plain", "fp8": "fp8", "int8": "int8"}
 
 
-class PlanConfig(Struct, frozen=True, kw_only=True):
-    """Estimates what a model needs on GPUs: memory, largest batch, time of a decode step, cost of tokens.
-
-    The figures are a roofline of data sheets, not measurements; the model's config.json suffices.
-    Example: ./baton plan --model meta-llama/Llama-3.1-8B --gpus H100,L40S --price 3,1.2
-    """
-
-    model: Annotated[str, Meta(description="directory of a model, or its id on the Hugging Face hub")]
-    gpus: Annotated[str, Meta(description=f"kinds of GPUs, divided by commas, of: {', '.join(GPU_RATES)}")] = "H100"
-    price: Annotated[
-        str, Meta(description="dollars per hour of a GPU of each kind, divided by commas; empty: no costs")
-    ] = ""
-    length: Annotated[Positive, Meta(description="tokens of each sequence, prompt and answer together")] = 2048
-    quantization: Annotated[Quantization, Meta(description="weights: none, int8, int4 or fp8")] = "none"
-    kv_dtype: Annotated[KVDtype, Meta(description="KV: auto (16 bits), fp8 or int8")] = "auto"
-
-    def kinds(self) -> list[tuple[str, GpuRates, float]]:
-        """Returns name, rates and price of each kind; 0 without a price. Raises `ConfigError`."""
-        names = [name.strip() for name in self.gpus.split(",")]
-        for name in names:
-            if name not in GPU_RATES:
-                raise ConfigError("--gpus", name, f"is none of {', '.join(GPU_RATES)}")
-        try:
-            prices = [float(price) for price in self.price.split(",")] if self.price else [0.0] * len(names)
-        except ValueError:
-            prices = []
-        usable = len(prices) == len(names) and all(0 < price < float("inf") for price in prices)
-        if self.price and not usable:
-            raise ConfigError("--price", self.price, f"expected {len(names)} prices above 0, one for each of --gpus")
-        return [(name, GPU_RATES[name], price) for name, price in zip(names, prices, strict=True)]
-
-
 def plan(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit status."""
     try:
         config = parse(PlanConfig, arguments, "baton plan")
-        kinds = config.kinds()
+        config.check()
         directory = locate(config.model, patterns=("*.json",), weights=False)
         if not (directory / "config.json").is_file():
             raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
-        size = model_size(directory, "auto", config.quantization)
+        if not config.memory:
+            return _plan(config, directory)
+        form = config.formats()[0]
+        print("\n".join(memory(config, *_size_and_shape(config, directory, config.length, form))))
+        print("\nEstimates from data sheets: ./baton bench measures what a deployment really bears.")
+        return PLANNED
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    shape = model_shape(size, config.quantization, config.kv_dtype)
-    print(
-        f"{config.model}: each token is multiplied by {shape.parameters / 1e9:.3g} billion weights\n"
-        f"weights {shape.weights_bytes / 1e9:.3g} GB; KV of a token {shape.token_bytes / 1e3:.1f} kB, "
-        f"of {config.length} tokens {config.length * shape.token_bytes / 1e6:.0f} MB"
-    )
-    for name, gpu, price in kinds:
-        print("\n" + "\n".join(estimate(shape, name, gpu, config.length, price)))
-    print("\nEstimates from data sheets: ./baton bench measures what a deployment really bears.")
-    return 0
 
 
-def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype) -> ModelShape:
+def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype, length: int = 0) -> ModelShape:
+    """Returns what a step's time depends on. `length`: tokens of a text, which windows cut; 0: they cut nothing."""
+    attention = size.attention
+    stored = attention.layer_tokens(length) / length if length else 1.0
     return ModelShape(
         size.parameters,
         size.weights_bytes,
-        size.token_bytes * (QUANTIZED_KV_SHARE if kv_dtype != "auto" else 1.0),
+        size.token_bytes * stored * (QUANTIZED_KV_SHARE if kv_dtype != "auto" else 1.0),
+        pair_width=attention.pair_values * attention.layers,
         weights=WEIGHT_FORMATS[quantization],
         kv=KV_FORMATS[kv_dtype],
         kv_parts=size.kv_parts,
     )
 
 
-def estimate(shape: ModelShape, name: str, gpu: GpuRates, length: int, price: float) -> Iterator[str]:
-    """Yields lines about one kind of GPU. `price`: dollars per hour of a GPU, 0 if unknown."""
-    read_ms, multiply_ms = 1e3 * shape.weights_bytes / gpu.read, 2e3 * shape.parameters / gpu.multiply
+def _size_and_shape(config: PlanConfig, directory: Path, length: int, form: CopyFormat) -> SizeAndShape:
+    """Raises `ConfigError` for a model whose config does not say its size, or that stores something else than KV."""
+    weights = msgspec.convert(form.weights, Quantization)
+    size = model_size(directory, "auto", weights)
+    if others := size.attention.other_kinds:
+        raise ConfigError("--model", config.model, f"has layers of {', '.join(others)}, whose memory is not known")
+    if not size.attention.layers or not size.attention.layer_values:
+        raise ConfigError("--model", config.model, "has a config.json that does not say its layers and heads")
+    return size, model_shape(size, weights, msgspec.convert(form.kv, KVDtype), length)
+
+
+def _plan(config: PlanConfig, directory: Path) -> int:
+    devices, available = config.priced_devices(), config.kinds()
+    requests = config.timed_requests(random.Random(config.seed + 1))
+    load = demand(config, requests)
+    shape_of = partial(_size_and_shape, config, directory, round(load.prompt_tokens + load.output_tokens))
+    copies = model_copies(config.formats(), devices, config.copy_widths(), load.longest, shape_of)
+    print("\n".join(_demanded(config, load, devices)))
+    if not copies:
+        raise ConfigError(
+            "--devices", config.devices, f"no width holds the model and {load.longest} tokens; ./baton plan --memory"
+        )
+    found = within(copies, load, available)
+    print(f"tried   {sum(map(len, copies.values()))} copies of the model; {len(found)} deployments of them would do\n")
+    if not found:
+        print("nothing keeps the objective:")
+        print("\n".join(unmet(copies, load) or too_few(copies, load, available)))
+        return NOTHING_MEETS
+    tried = list(simulated(found, load, config.simulate, available, lambda each: simulate_plan(each, load, requests)))
+    print("\n".join(ranking(tried, load)))
+    best = ranked(tried)[0]
+    if not best.passed:
+        print(f"\nno simulated deployment keeps the objective; a larger --simulate than {config.simulate} tries more")
+        return NOTHING_MEETS
+    print(f"\nadvice: {described(best.deployment)}: ${best.dollars_per_million:.3f} a million good tokens")
+    print("\n".join(lacking(best, tried, cheaper(best.deployment, copies, load), load)))
+    print("\n" + "\n".join(command_lines(best.deployment, load, config.model)))
+    return PLANNED
+
+
+def _demanded(config: PlanConfig, load: PlannedLoad, devices: Sequence[PlannedDevice]) -> Iterator[str]:
+    tokens = sum(prompt.cached + prompt.tokens for prompt in load.prompts)
+    cached = sum(prompt.cached for prompt in load.prompts) / tokens
     yield (
-        f"{name} ({gpu.memory / 1e9:.0f} GB): one GPU reads the weights in {read_ms:.3g} ms, and computes a token in "
-        f"{multiply_ms:.2g} ms: up to {max(1, int(read_ms / multiply_ms))} sequences, reading bounds a step"
+        f"{config.model}: {load.rate:g} requests/s, {load.prompt_tokens:.0f} prompt tokens"
+        f"{f' ({cached:.0%} cached)' if cached else ''} and {load.output_tokens:.0f} output tokens on average"
     )
-    gpus = gpus_needed(shape, gpu, USABLE_MEMORY_SHARE, length)
-    if gpus is None:
-        yield f"  weights and one sequence do not fit into {MAX_GPUS} GPUs; quantized weights are smaller"
-        return
-    capacity = Capacity(shape, gpu, USABLE_MEMORY_SHARE, gpus)
-    if gpus > 1:
-        how = f"--tensor-parallel {gpus}" if gpus <= WIDTHS[-1] else f"more ranks than Baton's {WIDTHS[-1]}"
-        yield (
-            f"  does not fit into one: {gpus} would hold it with {how}; the figures below leave out what GPUs say to "
-            "each other"
-        )
-    most = capacity.pool_tokens // length
-    yield f"  {gpus} GPU{'s' if gpus > 1 else ''}: KV of {capacity.pool_tokens} tokens, {most} sequences of {length}"
-    dollars = "   $/million" if price else ""
-    yield f"  {'batch':>7}{'step ms':>10}{'floor ms':>10}{'tokens/s':>10}{'of the products':>17}{dollars}"
-    for batch in _batches(most):
-        step = capacity.decode(batch, length)
-        cost = f"{dollars_per_million(price * gpus, step.tokens_per_s):12.3f}" if price else ""
-        yield (
-            f"  {batch:7}{1e3 * step.seconds:10.3g}{1e3 * step.floor_seconds:10.3g}{step.tokens_per_s:10.0f}"
-            f"{100 * step.multiply_share:16.1f}%{cost}"
-        )
-
-
-def _batches(most: int) -> list[int]:
-    """Returns the powers of two below the largest batch, and the largest batch, up to 512."""
-    most = min(most, 512)
-    return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
+    yield f"good    TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms, of {config.share:.0%}"
+    for device in devices:
+        if (price := device.price) is not None:
+            source = f" ({price.source})" if price.source else ""
+            yield f"price   {device.name} ${price.dollars_per_hour:g}/h, {price.as_of}{source}"

@@ -14,7 +14,7 @@ Baton serves large language models with prefill and decode split into two servic
   ./baton up         start everything on this host, and stop it with Ctrl-C
   ./baton chat       talk to the running instance
   ./baton bench      put a load on an endpoint, and measure TTFT, TPOT and goodput
-  ./baton plan       estimate what a model needs on GPUs: memory, batches, time and cost of tokens
+  ./baton plan       name the cheapest deployment that keeps an objective, without a GPU: devices, workers, dollars
   ./baton simulate   simulate a deployment under a load, without a GPU: TTFT, TPOT and goodput
   ./baton status     show the instances on this host, or with --on ray the deployment on a Ray cluster
   ./baton key        make, list and revoke the keys that clients need

@@ -6,7 +6,8 @@
     tokens per second   = batch / seconds of a decode step
     dollars per million = 1e6 x n x dollars per hour / 3600 / tokens per second
 
-Several GPUs count as one with n times the memory and the rates: sums between GPUs would come on top.
+Several GPUs count as one with n times the memory and the rates. A step then has two sums a layer over all n, as rings
+have them: 2 (n - 1) / n times a row's 2 h bytes over the link's rate for each row, and a latency for each sum.
 """
 
 from msgspec import Struct
@@ -18,6 +19,24 @@ from pricing.steps import StepWork
 MAX_GPUS = 64
 STEP_BYTES = 2 << 30
 """Memory of a GPU that steps, the driver's context and compiled kernels take. An assumption: a start measures it."""
+LAYER_SUMS = 2
+"""Sums of a layer over the ranks of a copy: behind attention and behind the MLP."""
+VALUE_BYTES = 2
+
+
+class SumCosts(Struct, frozen=True):
+    """Seconds of a step's sums over the GPUs of a copy: for each row, and for each step."""
+
+    row: float = 0.0
+    step: float = 0.0
+
+
+def sum_costs(gpus: int, layers: int, hidden: int, bytes_per_s: float, latency_s: float) -> SumCosts:
+    """Returns the costs of rings over `gpus` GPUs whose links have this rate each way; `hidden`: values of a row."""
+    if gpus == 1:
+        return SumCosts()
+    sums = LAYER_SUMS * layers
+    return SumCosts(sums * 2 * (gpus - 1) / gpus * hidden * VALUE_BYTES / bytes_per_s, sums * latency_s)
 
 
 class Capacity(Struct, frozen=True):
@@ -27,6 +46,7 @@ class Capacity(Struct, frozen=True):
     gpu: GpuRates
     usable_share: float
     gpus: int = 1
+    sums: SumCosts = SumCosts()
 
     @property
     def pool_tokens(self) -> int:
@@ -39,11 +59,20 @@ class Capacity(Struct, frozen=True):
         """Returns whether the weights and one sequence of `length` tokens fit."""
         return self.pool_tokens >= length
 
+    @property
+    def rates(self) -> GpuRates:
+        """Rates of all GPUs of the copy together."""
+        return self.gpu.together(self.gpus)
+
+    def seconds(self, work: StepWork) -> float:
+        """Predicts the seconds of a step, its sums over the GPUs included."""
+        rows = work.prompt_tokens + work.sequences + work.rows
+        return step_seconds(self.model, work, self.rates) + self.sums.step + self.sums.row * rows
+
     def decode(self, batch: int, length: int) -> "DecodeEstimate":
         """Estimates a decode step of `batch` sequences of `length` tokens each."""
-        rates = self.gpu.together(self.gpus)
         work = StepWork(sequences=batch, context=batch * length)
-        seconds = step_seconds(self.model, work, rates)
+        seconds, rates = self.seconds(work), self.rates
         busy = 2 * self.model.parameters * batch / rates.multiply
         return DecodeEstimate(batch, seconds, floor_seconds(self.model, work, rates), busy / seconds)
 

@@ -19,8 +19,8 @@ from workloads.trace import read_trace
 MAX_LOAD_REQUESTS = 1_000_000
 
 
-class LoadOptions(Struct, frozen=True, kw_only=True):
-    """Arrivals, lengths, objective, seed, and which rates are measured."""
+class WorkloadOptions(Struct, frozen=True, kw_only=True):
+    """Arrivals, lengths, objective and seed."""
 
     rate: Annotated[float, Meta(gt=0, description="requests per second; with --peak, the lowest rate")] = 2.0
     profile: Annotated[
@@ -51,14 +51,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
         str, Meta(description="file of recorded traffic to replay: Mooncake's JSON lines, BurstGPT's or Azure's CSV")
     ] = ""
     trace_speed: Annotated[float, Meta(gt=0, description="2: the trace's requests come twice as fast")] = 1.0
-    find_goodput: Annotated[
-        bool, Meta(description="search the highest rate at which --share of the requests are good")
-    ] = False
-    share: Annotated[float, Meta(gt=0, lt=1, description="share of good requests that the search wants")] = 0.9
-    bisections: Annotated[Count, Meta(description="rates between the last good and the first bad rate")] = 4
-    sweep: Annotated[
-        str, Meta(description="rates to measure one after the other, such as 1,2,4,8; empty: --rate alone")
-    ] = ""
+    share: Annotated[float, Meta(gt=0, lt=1, description="share of good requests that is wanted")] = 0.9
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
     seed: Annotated[Count, Meta(description="seed of arrivals, lengths and prompts")] = 0
@@ -89,6 +82,26 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
             )
         return Workload(prompt, output, self.shared_tokens)
 
+    def timed_requests(self, chance: random.Random) -> Sequence[TimedRequest]:
+        """Returns the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
+        most = self.requests or MAX_LOAD_REQUESTS
+        if self.trace:
+            return list(islice(read_trace(Path(self.trace), self.trace_speed), most))
+        times = takewhile(lambda at: at < self.seconds, self.arrivals().times(chance))
+        return timed(times, self.workload().requests(chance), most)
+
+
+class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
+    """A load, and which rates are measured."""
+
+    find_goodput: Annotated[
+        bool, Meta(description="search the highest rate at which --share of the requests are good")
+    ] = False
+    bisections: Annotated[Count, Meta(description="rates between the last good and the first bad rate")] = 4
+    sweep: Annotated[
+        str, Meta(description="rates to measure one after the other, such as 1,2,4,8; empty: --rate alone")
+    ] = ""
+
     def rates(self) -> list[float]:
         """Returns the rates of `--sweep`. Raises `ConfigError`."""
         try:
@@ -107,11 +120,3 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
         self.workload()
         if self.sweep:
             self.rates()
-
-    def timed_requests(self, chance: random.Random) -> Sequence[TimedRequest]:
-        """Returns the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
-        most = self.requests or MAX_LOAD_REQUESTS
-        if self.trace:
-            return list(islice(read_trace(Path(self.trace), self.trace_speed), most))
-        times = takewhile(lambda at: at < self.seconds, self.arrivals().times(chance))
-        return timed(times, self.workload().requests(chance), most)

@@ -1,0 +1,52 @@
+"""What a load demands of a deployment: the figures of its requests that a plan's estimates need."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from launcher.planning.options import PlanConfig
+from pricing.planning.load import PlannedLoad, PromptSize
+from workloads.request import PlannedRequest, TimedRequest
+
+SAMPLE_PROMPTS = 64
+TRACE_PARTS = 10
+"""A trace's rate is that of the busiest of so many equal parts."""
+
+
+def demand(config: PlanConfig, requests: Sequence[TimedRequest]) -> PlannedLoad:
+    prompts = sorted(_prompts([each.request for each in requests]), key=lambda prompt: prompt.tokens)
+    every = max(1, len(prompts) // SAMPLE_PROMPTS)
+    lengths = [(each.request.prompt_tokens, each.request.output_tokens) for each in requests]
+    return PlannedLoad(
+        rate=_busiest_rate(requests) if config.trace else config.peak or config.rate,
+        mean_rate=len(requests) / (config.seconds if not config.trace else max(1.0, requests[-1].due_s)),
+        prompts=prompts[every // 2 :: every],
+        output_tokens=fmean(output for _, output in lengths),
+        longest=max(prompt + output for prompt, output in lengths),
+        ttft_s=config.slo_ttft_ms / 1000,
+        tpot_s=config.slo_tpot_ms / 1000,
+        share=config.share,
+    )
+
+
+def _prompts(requests: Sequence[PlannedRequest]) -> list[PromptSize]:
+    """Returns the size of each prompt, with those leading spans cached that an earlier prompt began with, too."""
+    known: set[tuple[int, ...]] = set()
+    found = []
+    for request in requests:
+        chain: tuple[int, ...] = ()
+        cached = 0
+        for span in request.spans:
+            chain = (hash((chain, span.seed)),)
+            if chain in known and cached + span.tokens < request.prompt_tokens:
+                cached += span.tokens
+            known.add(chain)
+        found.append(PromptSize(request.prompt_tokens - cached, cached))
+    return found
+
+
+def _busiest_rate(requests: Sequence[TimedRequest]) -> float:
+    part_s = max(1.0, requests[-1].due_s) / TRACE_PARTS
+    parts = [0] * (TRACE_PARTS + 1)
+    for request in requests:
+        parts[int(request.due_s / part_s)] += 1
+    return max(parts) / part_s

@@ -1,0 +1,82 @@
+"""Simulates a planned deployment under the planned load, with the code that serves."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from contracts.slo import SLO
+from pricing.capacity import Capacity
+from pricing.gpu_step_time import expected_costs
+from pricing.planning.candidates import PlannedDeployment
+from pricing.planning.load import PlannedLoad
+from pricing.planning.roles import MAX_BATCH, RoleEstimate
+from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice
+from simulation.simulation import DeploymentSimulation
+from workloads.report import Report, make_report
+from workloads.request import TimedRequest
+
+STEP_TOKENS = 8192
+STEP_SHARE = 0.5
+"""Share of the limit on TPOT that a step with decodes may take: --step-ms."""
+REPEATED_STEPS = 16
+ROUND_TRIP_S = 0.0001
+MIN_BLOCKS = 2
+
+
+class SimulatedPlan(Struct, frozen=True):
+    """A deployment and the report of its simulation."""
+
+    deployment: PlannedDeployment
+    report: Report
+    load: PlannedLoad
+
+    @property
+    def passed(self) -> bool:
+        return self.report.good_share >= self.load.share
+
+    @property
+    def dollars_per_million(self) -> float:
+        """Dollars for a million output tokens of good requests at the mean rate; infinite without any."""
+        tokens_per_s = self.load.mean_rate * self.load.output_tokens * self.report.good_share
+        return 1e6 * self.deployment.dollars_per_hour / 3600 / tokens_per_s if tokens_per_s else float("inf")
+
+
+def simulate_plan(deployment: PlannedDeployment, load: PlannedLoad, requests: Sequence[TimedRequest]) -> SimulatedPlan:
+    first = deployment.prefill
+    simulation = DeploymentSimulation(
+        SimulatedDeployment(
+            prefill=first.workers if first is not None else 0,
+            decode=deployment.decode.workers,
+            device=_device(deployment.decode, load),
+            prefill_device=_device(first, load) if first is not None else None,
+            link=LinkFigures(min(_link(role) for role in deployment.roles), ROUND_TRIP_S),
+            repeats=REPEATED_STEPS,
+        )
+    )
+    outcomes = simulation.run(requests)
+    slo = SLO(1000 * load.ttft_s, 1000 * load.tpot_s)
+    report = make_report(outcomes, slo, server="simulated", model=str(deployment.form), load={})
+    return SimulatedPlan(deployment, report, load)
+
+
+def _device(role: RoleEstimate, load: PlannedLoad) -> SimulatedDevice:
+    copy: Capacity = role.copy.capacity
+    target_s = STEP_SHARE * load.tpot_s
+    costs = expected_costs(copy.model, copy.rates)
+    device = SimulatedDevice(
+        name=role.copy.name,
+        seconds=copy.seconds,
+        costs=structs.replace(costs, most_tokens=STEP_TOKENS, target=target_s),
+        token_bytes=round(copy.model.token_bytes),
+        blocks=0,
+        step_tokens=STEP_TOKENS,
+        step_target_s=target_s,
+        max_sequences=MAX_BATCH,
+    )
+    blocks = max(MIN_BLOCKS, copy.pool_tokens // device.block_tokens)
+    return structs.replace(device, blocks=blocks)
+
+
+def _link(role: RoleEstimate) -> float:
+    """Bytes per second of KV between two workers, which may be on two hosts."""
+    return role.copy.device.links.network * role.copy.capacity.gpus
