@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from contracts.errors import BatonError, ConfigError, GatewayError
 from infra.cli import parse
 from launcher.bench.calibration import calibrate
+from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
 from launcher.bench.rates import (
@@ -16,13 +18,16 @@ from launcher.bench.rates import (
     BAD_INPUT,
     INTERRUPTED,
     SOME_FAILED,
-    measure_rates,
+    RatedReport,
+    exit_status,
+    rate_trials,
     write_json,
     write_report,
 )
 from launcher.bench.run import BenchRun
 from launcher.endpoint import ClientEndpoint, endpoint_of, running_instance
 from launcher.stages import StageDisplay
+from workloads.goodput import Trial
 from workloads.report import REPORT_FORM, Report
 from workloads.table import comparison, table
 
@@ -76,9 +81,9 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     endpoint = endpoint_of(url, instance, config.api_key_file, config.cert)
     model = config.model or endpoint.client().model()
     print(f"{machine()}\n{model} at {url}; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms")
-    run = BenchRun(config, endpoint, model, stages)
+    run = BenchRun(config.seed, endpoint, model, stages)
     if config.find_goodput or config.sweep:
-        status = measure_rates(config, run.trial, stages.settle)
+        status = _sweep(config, run, stages)
         _calibrate(config, endpoint, model)
         return status
     report = run.load(config)
@@ -86,4 +91,22 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     _calibrate(config, endpoint, model)
     print("\n".join(table(report)))
     write_report(config.json, report)
+    write_html(config.html, machine(), [SweptCurve("", [Trial(config.rate, report, config.share)])])
     return INTERRUPTED if report.interrupted else SOME_FAILED if report.errors else ALL_ANSWERED
+
+
+def _sweep(config: BenchConfig, run: BenchRun, stages: StageDisplay) -> int:
+    """Measures each length of prompts at each rate."""
+    curves = list[SweptCurve]()
+    for length in config.prompt_lengths():
+        at_length = msgspec.structs.replace(config, prompt_tokens=length)
+        name = f"{length} prompt tokens" if length else ""
+        if config.sweep_prompts:
+            print(name)
+        curves.append(SweptCurve(name, rate_trials(at_length, partial(run.trial, at_length), stages.settle)))
+        if curves[-1].trials[-1].report.interrupted:
+            break
+    trials = [trial for curve in curves for trial in curve.trials]
+    write_report(config.json, [RatedReport(trial.rate, trial.report) for trial in trials])
+    write_html(config.html, machine(), curves)
+    return exit_status(trials)

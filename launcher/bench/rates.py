@@ -1,18 +1,26 @@
 """Measures several rates, or searches the highest that keeps its promises, and writes reports."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from contracts.errors import ConfigError
 from launcher.bench.load_options import LoadOptions
 from workloads.goodput import Trial, best, search
-from workloads.report import share_interval
+from workloads.report import Report, share_interval
 
 ALL_ANSWERED, SOME_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 MIN_TRIAL_REQUESTS = 40
 """Requests at each rate of a search, so that a good share of 90% differs from one of 75% by more than chance."""
+
+
+class RatedReport(Struct, frozen=True):
+    """An entry of the JSON file of a search or a sweep."""
+
+    rate: float
+    report: Report
 
 
 def trial_seconds(config: LoadOptions, rate: float) -> float:
@@ -20,7 +28,14 @@ def trial_seconds(config: LoadOptions, rate: float) -> float:
 
 
 def measure_rates(config: LoadOptions, measure: Callable[[float], Trial], settle: Callable[[], None]) -> int:
-    """Prints a line for each rate, and the goodput; returns the exit status. `settle` ends a line of progress."""
+    """Measures one kind of requests, writes `--json`, and returns the exit status."""
+    trials = rate_trials(config, measure, settle)
+    write_report(config.json, [RatedReport(trial.rate, trial.report) for trial in trials])
+    return exit_status(trials)
+
+
+def rate_trials(config: LoadOptions, measure: Callable[[float], Trial], settle: Callable[[], None]) -> Sequence[Trial]:
+    """Prints a line for each rate, and the goodput. `settle` ends a line of progress."""
     trials = list[Trial]()
     print(f"{'requests/s':>10}{'good':>8}{'95% sure':>12}{'TTFT p50, p90':>18}{'TPOT p50, p90':>18}{'errors':>8}")
     rates = search(measure, config.rate, config.bisections) if config.find_goodput else map(measure, config.rates())
@@ -30,7 +45,6 @@ def measure_rates(config: LoadOptions, measure: Callable[[float], Trial], settle
         print(_line(trial), flush=True)
         if trial.report.interrupted:
             break
-    write_report(config.json, [{"rate": trial.rate, "report": trial.report} for trial in trials])
     if (found := best(trials)) is None:
         print(f"goodput   0: at no rate were {config.share:.0%} of the requests good")
     else:
@@ -38,6 +52,10 @@ def measure_rates(config: LoadOptions, measure: Callable[[float], Trial], settle
         unsure = [f"{trial.rate:.3g}" for trial in trials if not trial.sure]
         if unsure:
             print(f"          chance may have decided at {', '.join(unsure)}/s; a longer --seconds makes it surer")
+    return trials
+
+
+def exit_status(trials: Sequence[Trial]) -> int:
     if trials[-1].report.interrupted:
         return INTERRUPTED
     return SOME_FAILED if any(trial.report.errors for trial in trials) else ALL_ANSWERED

@@ -27,17 +27,16 @@ PROGRESS_PERIOD_S = 0.5
 class BenchRun:
     """Measures one endpoint, once or at several rates; each load has arrivals and prompts of its own."""
 
-    def __init__(self, config: BenchConfig, endpoint: ClientEndpoint, model: str, stages: StageDisplay) -> None:
-        self._config = config
+    def __init__(self, seed: int, endpoint: ClientEndpoint, model: str, stages: StageDisplay) -> None:
         self._endpoint = endpoint
         self._model = model
         self.stages = stages
-        self._seed = config.seed
+        self._seed = seed
         self._warm = False
 
-    def trial(self, rate: float) -> Trial:
-        config = msgspec.structs.replace(self._config, rate=rate, seconds=trial_seconds(self._config, rate))
-        return Trial(rate, self.load(config, give_up=True), self._config.share)
+    def trial(self, config: BenchConfig, rate: float) -> Trial:
+        at_rate = msgspec.structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
+        return Trial(rate, self.load(at_rate, give_up=True), config.share)
 
     def load(self, config: BenchConfig, give_up: bool = False) -> Report:
         """Sends one load. Ctrl-C ends it, and the report then says so. Raises `BatonError`.

@@ -55,8 +55,9 @@ def _device(config: PlanConfig, size: ModelSize, shape: ModelShape, device: Plan
     )
     gpus = gpus_needed(shape, gpu, USABLE_MEMORY_SHARE, length)
     if config.tokens_per_s and device.price is not None:
-        dollars = dollars_per_million(device.price.dollars_per_hour, config.tokens_per_s)
-        yield f"  at {config.tokens_per_s:g} tokens/s and ${device.price.dollars_per_hour:g}/h: ${dollars:.3f} a million"
+        price = device.price.dollars_per_hour
+        dollars = dollars_per_million(price, config.tokens_per_s)
+        yield f"  at {config.tokens_per_s:g} tokens/s and ${price:g}/h: ${dollars:.3f} a million"
     if gpus is None:
         yield f"  weights and one sequence do not fit into {MAX_GPUS} devices; quantized weights are smaller"
         return

@@ -1,4 +1,4 @@
-"""`baton plan` on configs alone: well-known figures, advice that the simulator has checked, refusals in one sentence."""
+"""`baton plan` on configs alone: well-known figures, advice that simulation confirms, refusals in one sentence."""
 
 import json
 import re

@@ -59,6 +59,26 @@ def test_a_search_shows_each_rate_and_the_goodput(stand_in: StandIn, tmp_path: P
     assert {trial["report"]["missed"]["ttft"] > 0 for trial in json.loads(file.read_bytes())} == {True}
 
 
+def test_a_sweep_of_lengths_is_a_page_with_a_curve_for_each(stand_in: StandIn, tmp_path: Path) -> None:
+    page, file = tmp_path / "report.html", tmp_path / "trials.json"
+    words = (
+        "--sweep",
+        "400,800",
+        "--sweep-prompts",
+        "4,8",
+        "--output-tokens",
+        "3",
+        "--seconds",
+        "0.001",
+        "--requests",
+        "8",
+    )
+    status, output, _ = run(stand_in.url, *words, "--html", str(page), "--json", str(file))
+    assert status == 0 and output.count("goodput ") == 2 and "8 prompt tokens" in page.read_text()
+    lengths = [trial["report"]["load"]["--prompt-tokens"] for trial in json.loads(file.read_bytes())]
+    assert lengths == ["4", "4", "8", "8"]
+
+
 def test_interrupted_loads_show_what_was_measured(stand_in: StandIn) -> None:
     with start(stand_in.url, "--rate", "40", "--seconds", "600", "--warm-up", "0") as process:
         assert process.stderr is not None
@@ -79,6 +99,11 @@ def test_interrupted_loads_show_what_was_measured(stand_in: StandIn) -> None:
         (("http://h", "--shared-tokens", "9"), "--shared-tokens: 9: needs --prompt-tokens"),
         (("http://h", "--sweep", "1,x"), "--sweep: '1,x': expected"),
         (("http://h", "--sweep", "1", "--concurrency", "3"), "--sweep: '1': cannot be used with --concurrency"),
+        (("http://h", "--sweep-prompts", "4,8"), "--sweep-prompts: '4,8': goes with --sweep"),
+        (
+            ("http://h", "--sweep", "1", "--sweep-prompts", "4,x", "--output-tokens", "3"),
+            "--sweep-prompts: 'x': expected",
+        ),
         (("http://h", "--ratte", "1"), "--ratte"),
         (("--compare", "one.json"), "expected two files"),
         (("--rate", "1", "--compare", "one.json"), "--compare: 'one.json': stands alone"),
