@@ -1,5 +1,7 @@
 """The exceptions of Baton. Their messages say what to change."""
 
+from pathlib import PurePath
+
 
 class BatonError(Exception):
     """Base of all exceptions that Baton reports to people or clients on purpose."""
@@ -14,6 +16,7 @@ class ConfigError(BatonError):
     def __init__(self, key: str, value: object, why: str) -> None:
         field = key.isidentifier() and key.islower()
         setting = "--" + key.replace("_", "-") if field else key
+        value = str(value) if isinstance(value, PurePath) else value
         super().__init__(f"{setting}: {why}" if value is None else f"{setting}: {value!r}: {why}")
 
 

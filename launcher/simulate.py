@@ -111,7 +111,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
             raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
-        if not self.trace and not self.prompt_tokens:
+        if not (self.trace or self.prompt_tokens or self.sharegpt):
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
         for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):
             if gpu not in GPU_RATES:

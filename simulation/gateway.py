@@ -30,14 +30,15 @@ from simulation.timeline import Timeline
 from simulation.token_ids import token_ids
 from worker.events import AttemptFailure
 from workloads.outcome import RequestOutcome
-from workloads.request import TimedRequest
+from workloads.request import NextTurn, TimedRequest
 
 
 class SimulatedRequest:
     """A request in progress, as its client sees it."""
 
-    def __init__(self, due_s: float, request: Request, visit: Visit) -> None:
-        self.due_s = due_s
+    def __init__(self, timed: TimedRequest, request: Request, visit: Visit) -> None:
+        self.due_s = timed.due_s
+        self.then = timed.request.then
         self.request = request
         self.visit = visit
         self.sample = request.samples[0]
@@ -74,12 +75,14 @@ class SimulatedGateway:
         self._budget = RetryBudget(config.max_requests, timeline.now)
         self._pieces = BytePieces(chr)
         self._open: dict[str, SimulatedRequest] = {}
+        self._pauses = 0
         self._names = count(1)
         self._tickets = count(1)
         self.outcomes: list[RequestOutcome] = []
 
     def __len__(self) -> int:
-        return len(self._open)
+        """Number of requests in progress, and of conversations in a pause."""
+        return len(self._open) + self._pauses
 
     # a request's beginning ------------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class SimulatedGateway:
         )
         sample = Sample(SampleKey(f"r{next(self._names)}", 0), admitted, now + self._timeout)
         request = Request([Stream(sample, self._pieces.stream(), now, False, self._metrics)])
-        here = SimulatedRequest(timed.due_s, request, Visit(self._entrance, request))
+        here = SimulatedRequest(timed, request, Visit(self._entrance, request))
         self._open[request.id] = here
         self._timeline.at(sample.deadline, partial(self._times_out, here))
         self._try(here)
@@ -255,7 +258,14 @@ class SimulatedGateway:
                 error="" if timings is not None else reason,
             )
         )
+        if timings is not None and here.then is not None:
+            self._pauses += 1
+            self._timeline.after(here.then.pause_s, partial(self._goes_on, here.then))
         self._wake_head()
+
+    def _goes_on(self, turn: NextTurn) -> None:
+        self._pauses -= 1
+        self.arrives(TimedRequest(self._timeline.now, turn.request))
 
     def _wake_head(self) -> None:
         """Checks the head of the gate's line now, since there may be room for it."""

@@ -23,16 +23,34 @@ class Span(Struct, frozen=True):
 
 
 class PlannedRequest(Struct, frozen=True):
-    """A request before it is sent: a chat's text, or spans of token ids, and the tokens of its answer."""
+    """A request before it is sent: a chat's messages or spans of token ids, and the tokens of its answer.
+
+    `chat`: texts of a person and of the model in turn; its spans, if it has any, are estimates of their lengths.
+    """
 
     output_tokens: int
-    chat: str = ""
+    chat: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
+    then: "NextTurn | None" = None
 
     @property
     def prompt_tokens(self) -> int:
-        """The prompt's length in tokens; 0 for a chat, whose tokens only the server knows."""
+        """The prompt's length in tokens; 0 for an example chat, whose tokens only the server knows."""
         return sum(span.tokens for span in self.spans)
+
+    def turns(self) -> Iterator["PlannedRequest"]:
+        """Yields the request and its later turns."""
+        request: PlannedRequest | None = self
+        while request is not None:
+            yield request
+            request = request.then.request if request.then is not None else None
+
+
+class NextTurn(Struct, frozen=True):
+    """A request that is sent `pause_s` after the end of the answer before it, if that was whole."""
+
+    pause_s: float
+    request: PlannedRequest
 
 
 class Workload(Struct, frozen=True):
@@ -52,7 +70,7 @@ class Workload(Struct, frozen=True):
             if self.prompt is None:
                 example = chance.choice(EXAMPLE_CHATS)
                 tokens = self.output.draw(chance) if self.output is not None else example.max_tokens
-                yield PlannedRequest(tokens, example.text)
+                yield PlannedRequest(tokens, (example.text,))
                 continue
             assert self.output is not None
             own = Span(chance.getrandbits(64), self.prompt.draw(chance))

@@ -12,11 +12,14 @@ from contracts.errors import ConfigError
 from contracts.kinds import Count, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
 from workloads.arrivals import Arrivals, Profile
-from workloads.lengths import parse_lengths
+from workloads.conversations import Conversations
+from workloads.lengths import Lengths, parse_lengths
 from workloads.request import TimedRequest, Workload, timed
+from workloads.sharegpt import RecordedChats, read_conversations
 from workloads.trace import read_trace
 
 MAX_LOAD_REQUESTS = 1_000_000
+ONE_TURN = Lengths(1, 1)
 
 
 class WorkloadOptions(Struct, frozen=True, kw_only=True):
@@ -47,6 +50,22 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
     shared_tokens: Annotated[
         Count, Meta(description="tokens of a prefix that all prompts of token ids share, beyond their own length")
     ] = 0
+    turns: Annotated[
+        str,
+        Meta(
+            description="requests of a conversation, each with the whole text before it, spelled like lengths of prompts"
+        ),
+    ] = "1"
+    turn_tokens: Annotated[
+        str,
+        Meta(description="tokens that each later turn adds behind the answer, of a person or a tool"),
+    ] = "64"
+    pause: Annotated[
+        float, Meta(ge=0, description="seconds between an answer and the next turn, on average (exponential)")
+    ] = 0.0
+    sharegpt: Annotated[
+        str, Meta(description="file of recorded conversations in ShareGPT's form, sent as chats; --rate begins them")
+    ] = ""
     trace: Annotated[
         str, Meta(description="file of recorded traffic to replay: Mooncake's JSON lines, BurstGPT's or Azure's CSV")
     ] = ""
@@ -70,17 +89,39 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("--peak", self.peak, f"must be above --rate {self.rate:g}")
         return Arrivals(self.rate, self.profile, self.peak, self.period, self.burstiness)
 
-    def workload(self) -> Workload:
-        """Raises `ConfigError` for lengths that cannot be read, or that a workload of token ids lacks."""
+    def workload(self) -> Workload | Conversations | RecordedChats:
+        """Raises `ConfigError` for lengths or conversations that cannot be read, or that a workload lacks."""
         prompt = parse_lengths(self.prompt_tokens, "--prompt-tokens") if self.prompt_tokens else None
         output = parse_lengths(self.output_tokens, "--output-tokens") if self.output_tokens else None
+        if self.sharegpt:
+            return self._recorded_chats(output)
         if prompt is not None and output is None:
             raise ConfigError("--output-tokens", "", "random token ids suit no length; say how long each answer is")
         if prompt is None and self.shared_tokens:
             raise ConfigError(
                 "--shared-tokens", self.shared_tokens, "needs --prompt-tokens: example chats share no prefix"
             )
-        return Workload(prompt, output, self.shared_tokens)
+        first = Workload(prompt, output, self.shared_tokens)
+        turns, added = parse_lengths(self.turns, "--turns"), parse_lengths(self.turn_tokens, "--turn-tokens")
+        if turns == ONE_TURN:
+            if self.pause:
+                raise ConfigError("--pause", self.pause, "is between turns: say --turns or --sharegpt")
+            return first
+        if prompt is None:
+            raise ConfigError("--turns", self.turns, "needs --prompt-tokens: example chats have one turn")
+        return Conversations(first, turns, added, self.pause)
+
+    def _recorded_chats(self, output: Lengths | None) -> RecordedChats:
+        others = {
+            "--prompt-tokens": self.prompt_tokens,
+            "--shared-tokens": self.shared_tokens,
+            "--turns": self.turns if self.turns != "1" else "",
+            "--trace": self.trace,
+        }
+        for name, value in others.items():
+            if value:
+                raise ConfigError(name, value, "cannot be used with --sharegpt, whose prompts are the recorded ones")
+        return RecordedChats(read_conversations(Path(self.sharegpt)), self.pause, output)
 
     def timed_requests(self, chance: random.Random) -> Sequence[TimedRequest]:
         """Returns the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""

@@ -19,7 +19,7 @@ from launcher.stages import StageDisplay
 from workloads.goodput import Trial
 from workloads.outcome import RequestOutcome
 from workloads.report import Report, make_report
-from workloads.request import TimedRequest
+from workloads.request import PlannedRequest, TimedRequest
 
 PROGRESS_PERIOD_S = 0.5
 
@@ -67,7 +67,8 @@ class BenchRun:
                     await warm_up.exchange(next(requests), 0.0)
                 self._warm = True
             sender = Sender(client, self._model, config.vocabulary)
-            progress = child(self._show(sender, config, len(load)))
+            planned = sum(1 for each in load for _ in each.request.turns())
+            progress = child(self._show(sender, config, planned))
             interrupted = False
             try:
                 if config.concurrency:
@@ -98,6 +99,10 @@ class BenchRun:
 
 
 def _longest_good_s(config: BenchConfig, load: Sequence[TimedRequest]) -> float:
-    """Returns how long the longest answer may take, s, if it keeps both limits."""
-    longest = max((each.request.output_tokens for each in load), default=1)
-    return (config.slo_ttft_ms + config.slo_tpot_ms * (longest - 1)) / 1000
+    """Returns how long the longest answer or conversation may take, s, if it keeps both limits."""
+    return max((sum(_turn_s(config, turn) for turn in each.request.turns()) for each in load), default=0.0)
+
+
+def _turn_s(config: BenchConfig, turn: PlannedRequest) -> float:
+    pause = turn.then.pause_s if turn.then is not None else 0.0
+    return pause + (config.slo_ttft_ms + config.slo_tpot_ms * (turn.output_tokens - 1)) / 1000

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any, TypeVar
 
 import httpx
@@ -26,6 +26,7 @@ from workloads.request import PlannedRequest, TimedRequest
 
 Answer = TypeVar("Answer")
 JSON = {"content-type": "application/json"}
+ROLES = ("user", "assistant")
 
 
 class Sender:
@@ -43,7 +44,7 @@ class Sender:
         """Sends each request at its time, and gives up unanswered requests `linger_s` after the last; None: never."""
         load = list(requests)
         self._began = time.perf_counter()
-        sends = [partial(self.exchange, each.request, each.due_s) for each in load]
+        sends = [partial(self.converse, each.request, each.due_s) for each in load]
         tasks = await send_at((each.due_s for each in load), sends)
         try:
             if tasks:
@@ -57,7 +58,7 @@ class Sender:
 
         async def run_client() -> None:
             while (due := time.perf_counter() - self._began) < seconds and (request := next(requests, None)):
-                await self.exchange(request, due)
+                await self.converse(request, due)
 
         tasks = [child(run_client()) for _ in range(clients)]
         try:
@@ -65,8 +66,15 @@ class Sender:
         finally:
             await end(tasks)
 
-    async def exchange(self, request: PlannedRequest, due_s: float) -> None:
-        """Sends one request, and keeps its outcome, which is an error if this is cancelled."""
+    async def converse(self, request: PlannedRequest, due_s: float) -> None:
+        """Sends a request, and each later turn when its time has come; ends with the first answer that is not whole."""
+        while await self.exchange(request, due_s) and request.then is not None:
+            due_s = time.perf_counter() - self._began + request.then.pause_s
+            await asyncio.sleep(request.then.pause_s)
+            request = request.then.request
+
+    async def exchange(self, request: PlannedRequest, due_s: float) -> bool:
+        """Sends one request, and keeps its outcome, an error if this is cancelled. Returns whether it was answered."""
         path, body = self._spell(request)
         sent, pieces = time.perf_counter(), list[float]()
         self.sent += 1
@@ -97,11 +105,13 @@ class Sender:
                         usage.cached_tokens or 0,
                     )
                 )
+        return not error
 
     def _spell(self, request: PlannedRequest) -> tuple[str, dict[str, Any]]:
         """Returns the path and the body of a request."""
         if request.chat:
-            chat = {"messages": [{"role": "user", "content": request.chat}], "max_tokens": request.output_tokens}
+            messages = [{"role": role, "content": text} for role, text in zip(cycle(ROLES), request.chat, strict=False)]
+            chat = {"messages": messages, "max_tokens": request.output_tokens}
             return "/v1/chat/completions", {"model": self._model, **chat}
         ids = [number for span in request.spans for number in span.ids(self._vocabulary)]
         fixed = {"max_tokens": request.output_tokens, "temperature": 0, "ignore_eos": True}

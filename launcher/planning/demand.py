@@ -13,15 +13,17 @@ TRACE_PARTS = 10
 
 
 def demand(config: PlanConfig, requests: Sequence[TimedRequest]) -> PlannedLoad:
-    prompts = sorted(_prompts([each.request for each in requests]), key=lambda prompt: prompt.tokens)
+    turns = [turn for each in requests for turn in each.request.turns()]
+    prompts = sorted(_prompts(turns), key=lambda prompt: prompt.tokens)
     every = max(1, len(prompts) // SAMPLE_PROMPTS)
-    lengths = [(each.request.prompt_tokens, each.request.output_tokens) for each in requests]
+    each_turns = len(turns) / len(requests)
+    span_s = config.seconds if not config.trace else max(1.0, requests[-1].due_s)
     return PlannedLoad(
-        rate=_busiest_rate(requests) if config.trace else config.peak or config.rate,
-        mean_rate=len(requests) / (config.seconds if not config.trace else max(1.0, requests[-1].due_s)),
+        rate=_busiest_rate(requests) if config.trace else each_turns * (config.peak or config.rate),
+        mean_rate=len(turns) / span_s,
         prompts=prompts[every // 2 :: every],
-        output_tokens=fmean(output for _, output in lengths),
-        longest=max(prompt + output for prompt, output in lengths),
+        output_tokens=fmean(turn.output_tokens for turn in turns),
+        longest=max(turn.prompt_tokens + turn.output_tokens for turn in turns),
         ttft_s=config.slo_ttft_ms / 1000,
         tpot_s=config.slo_tpot_ms / 1000,
         share=config.share,

@@ -66,7 +66,7 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
             return
         self.arrivals()
         self.workload()
-        if not self.trace and not self.prompt_tokens:
+        if not (self.trace or self.prompt_tokens or self.sharegpt):
             raise ConfigError("--prompt-tokens", "", "a plan needs lengths: say them, or name a --trace")
 
     def kinds(self) -> Mapping[str, int]:

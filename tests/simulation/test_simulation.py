@@ -1,5 +1,7 @@
 """A simulated deployment answers every request once, frees all its blocks, and repeats itself."""
 
+import random
+
 import msgspec
 import pytest
 
@@ -7,6 +9,9 @@ from infra.config.gateway import GatewayConfig
 from simulation.deployment import LinkFigures
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from tests.simulation.device import DEVICE, deployment, report, requests
+from workloads.conversations import Conversations
+from workloads.lengths import Lengths
+from workloads.request import Workload, timed
 
 HANDS_OFF = GatewayConfig(model="simulated", handoff="always")
 
@@ -101,3 +106,12 @@ def test_a_worker_that_dies_loses_no_request(dies: str) -> None:
 def test_without_workers_requests_fail() -> None:
     outcomes = DeploymentSimulation(deployment(0, 1)).run(requests(2.0, 4.0), [SimulatedDeath("d1", 0.0)])
     assert {each.error for each in outcomes} <= {"no_workers", "timeout", "retries_failed"} and len(outcomes) > 2
+
+
+def test_conversations_go_on_behind_their_answers_and_find_the_text_before() -> None:
+    first = Workload(Lengths(320, 320), Lengths(20, 20))
+    talks = Conversations(first, Lengths(3, 3), Lengths(40, 40), 2.0).requests(random.Random(1))
+    outcomes = DeploymentSimulation(deployment(1, 1)).run(timed(iter([0.0, 1.0]), talks, 2))
+    assert len(outcomes) == 6 and all(each.timings is not None for each in outcomes)
+    assert sorted(each.prompt_tokens for each in outcomes) == [320, 320, 380, 380, 440, 440]
+    assert sum(each.cached_tokens > 0 for each in outcomes) == 4

@@ -28,7 +28,7 @@ def test_equal_spans_are_equal_ids_and_a_shorter_span_is_a_prefix() -> None:
 def test_without_lengths_example_chats_are_sent() -> None:
     chats = {(chat.text, chat.max_tokens) for chat in EXAMPLE_CHATS}
     made = list(islice(Workload().requests(random.Random(1)), 30))
-    assert all((request.chat, request.output_tokens) in chats for request in made) and len(set(made)) > 5
+    assert all((*request.chat, request.output_tokens) in chats for request in made) and len(set(made)) > 5
     assert {each.output_tokens for each in islice(Workload(output=Lengths(9, 9)).requests(random.Random(1)), 9)} == {9}
 
 

@@ -9,7 +9,7 @@ from launcher.bench.sender import Sender, http_client
 from launcher.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
 from workloads.outcome import RequestOutcome
-from workloads.request import PlannedRequest, Span, TimedRequest
+from workloads.request import NextTurn, PlannedRequest, Span, TimedRequest
 
 NEVER_ANSWERED = PlannedRequest(5, spans=(Span(1, 3),))
 """With a vocabulary of one id it begins with 0, which the server leaves without an answer."""
@@ -32,7 +32,7 @@ def sent(url: str, requests: Sequence[TimedRequest], linger_s: float | None = No
 
 
 def test_every_request_is_sent_at_its_time_and_timed(stand_in: StandIn) -> None:
-    outcomes = sent(stand_in.url, [TimedRequest(0.005 * n, PlannedRequest(9, "Hello!")) for n in range(15)])
+    outcomes = sent(stand_in.url, [TimedRequest(0.005 * n, PlannedRequest(9, ("Hello!",))) for n in range(15)])
     assert len(outcomes) == len(stand_in.asked) == 15
     assert {(body["max_tokens"], body["model"]) for body in stand_in.asked} == {(9, "demo")}
     for outcome in outcomes:
@@ -52,12 +52,12 @@ def test_every_request_is_sent_at_its_time_and_timed(stand_in: StandIn) -> None:
     ],
 )
 def test_a_failure_is_an_error_not_a_figure(stand_in: StandIn, question: str, error: str) -> None:
-    (outcome,) = sent(stand_in.url, [TimedRequest(0.0, PlannedRequest(5, question))])
+    (outcome,) = sent(stand_in.url, [TimedRequest(0.0, PlannedRequest(5, (question,)))])
     assert outcome.timings is None and error in outcome.error
 
 
 def test_an_endpoint_that_is_away_is_an_error() -> None:
-    (outcome,) = sent("http://127.0.0.1:1", [TimedRequest(0.0, PlannedRequest(5, "Hello!"))])
+    (outcome,) = sent("http://127.0.0.1:1", [TimedRequest(0.0, PlannedRequest(5, ("Hello!",)))])
     assert "ConnectError" in outcome.error
 
 
@@ -70,7 +70,7 @@ def test_clients_of_a_closed_load_wait_for_their_answers(stand_in: StandIn) -> N
     async def send() -> Sender:
         async with http_client(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as client:
             sender = Sender(client, "demo", vocabulary=1)
-            await sender.closed_load(iter([PlannedRequest(5, "Hello!")] * 20), 3, seconds=60.0)
+            await sender.closed_load(iter([PlannedRequest(5, ("Hello!",))] * 20), 3, seconds=60.0)
             return sender
 
     outcomes = asyncio.run(send()).outcomes
@@ -84,7 +84,21 @@ def test_no_request_is_sent_when_the_seconds_are_over(stand_in: StandIn) -> None
     async def send() -> Sender:
         async with http_client(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as client:
             sender = Sender(client, "demo", vocabulary=1)
-            await sender.closed_load(iter([PlannedRequest(5, "Hello!")] * 20), 3, seconds=0.0)
+            await sender.closed_load(iter([PlannedRequest(5, ("Hello!",))] * 20), 3, seconds=0.0)
             return sender
 
     assert asyncio.run(send()).sent == 0
+
+
+def test_later_turns_are_sent_behind_their_answers_with_the_messages_before_them(stand_in: StandIn) -> None:
+    second = PlannedRequest(9, ("Hello!", "Hi.", "And now?"))
+    outcomes = sent(stand_in.url, [TimedRequest(0.0, PlannedRequest(9, ("Hello!",), then=NextTurn(0.02, second)))])
+    first, later = sorted(outcomes, key=lambda each: each.due_s)
+    assert later.due_s >= first.ended_s + 0.02 and later.sent_s >= later.due_s
+    roles = [[message["role"] for message in body["messages"]] for body in stand_in.asked]
+    assert roles == [["user"], ["user", "assistant", "user"]]
+
+
+def test_a_conversation_ends_with_the_first_answer_that_is_not_whole(stand_in: StandIn) -> None:
+    turn = PlannedRequest(9, ("break off",), then=NextTurn(0.0, PlannedRequest(9, ("Hello!",))))
+    assert len(sent(stand_in.url, [TimedRequest(0.0, turn)])) == len(stand_in.asked) == 1
