@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -9,9 +10,12 @@ import streamlit as st
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
 from dashboard import charts, markup, try_it
+from dashboard.advice import advise
+from dashboard.advice import lately as seen_lately
 from dashboard.asking import GatewayAddress
 from dashboard.figures import glance, judge, progress, rates, refused, sharing, timeline
 from dashboard.palette import STAGE_COLOURS
+from dashboard.plan_page import plan_page
 from dashboard.source import Snapshot, Source
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
@@ -33,6 +37,19 @@ NO_WORKERS = (
 def open_source(url: str) -> Source:
     gc.freeze()  # Streamlit collects garbage after every refresh, and skips frozen objects
     return Source(url)
+
+
+def pages(config: DashboardConfig) -> None:
+    """Lays out the page that the visitor has chosen."""
+    now = st.Page(partial(page, config), title="Now", url_path="now", default=True)
+    plan = st.Page(partial(plan_of, config), title="Plan", url_path="plan")
+    st.navigation([now, plan], position="top").run()
+
+
+def plan_of(config: DashboardConfig) -> None:
+    st.set_page_config(page_title="Baton: plan", page_icon=str(ICON_FILE), layout="wide")
+    st.html(STYLE_FILE)
+    plan_page(open_source(config.redis))
 
 
 def page(config: DashboardConfig) -> None:
@@ -117,6 +134,8 @@ def _tables(source: Source) -> None:
         lately = {epoch: sharing(life, snapshot.now) for epoch, life in snapshot.samples.items()}
         st.html(markup.title("Workers", "prefix hits, preemptions and tokens since each worker's start"))
         st.html(markup.workers(snapshot.workers, lately))
+        if said := advise(seen_lately(snapshot)):
+            st.caption(said)
     if snapshot.finished:
         last = [(record, judge(record)) for record in reversed(snapshot.finished[-MAX_TABLE_REQUESTS:])]
         st.html(markup.title("Last requests"))
@@ -124,4 +143,4 @@ def _tables(source: Source) -> None:
 
 
 if __name__ == "__main__":
-    page(parse(DashboardConfig, sys.argv[1:], "dashboard"))
+    pages(parse(DashboardConfig, sys.argv[1:], "dashboard"))

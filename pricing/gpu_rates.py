@@ -60,5 +60,9 @@ GPU_RATES = {
 
 def rates_of(name: str) -> GpuRates:
     """Returns the rates of the GPU that nvidia-smi calls `name`; an unknown GPU counts as an A100."""
-    parts = [part for part in GPU_RATES if f" {part} " in f" {name.replace('-', ' ')} "]
-    return GPU_RATES[max(parts, key=len)] if parts else A100
+    return GPU_RATES[max(parts, key=len)] if (parts := matching_names(name)) else A100
+
+
+def matching_names(name: str) -> list[str]:
+    """Returns the keys of the table that are a part of the name."""
+    return [part for part in GPU_RATES if f" {part} " in f" {name.replace('-', ' ')} "]

@@ -34,6 +34,7 @@ from engine.device import choose_device, device_label, dtype_name
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
+from engine.model.config import ExpertsMLP
 from engine.parallel.peers import NO_PEERS
 from engine.parallel.rank_group import ONE_RANK
 from engine.schedule.admission import GROWTH_SHARE
@@ -69,6 +70,7 @@ from infra.redis.records import WorkerRecord
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from kvtransfer.transports.joining import transports
 from kvtransfer.transports.ring_socket import SUPPORTED
+from pricing.device_use import DeviceFigures, known_rates
 from pricing.fit import StepFit
 from pricing.links import HostLocation
 from pricing.rates import worth_bringing_back
@@ -328,11 +330,21 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         dtype=dtype_name(engine.backend.dtype),
         started_at=time.time(),
         memory=engine.memory,
+        figures=_figures(engine),
         quantization=_quantization(config, engine),
         kv_dtype=spec.dtype,
         place=_place(life.config.place),
         ranks=engine.group.shard.ranks,
     )
+
+
+def _figures(engine: LoadedEngine) -> DeviceFigures:
+    """Returns what the device's use is computed from; of a mixture of experts a token's weights are not known."""
+    device = engine.backend.device
+    rates = known_rates(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    dense = not any(isinstance(layer.mlp, ExpertsMLP) for layer in engine.model_config.layers)
+    parameters = float(engine.parameters) if dense else 0.0
+    return DeviceFigures(parameters, rates.read if rates else 0.0, rates.multiply if rates else 0.0)
 
 
 def _place(options: PlaceOptions) -> HostLocation:

@@ -37,6 +37,7 @@ from engine.schedule.works import Works
 from engine.speculation.control.controller import PlannedDecodes
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
 from pricing.backlog import Backlog, PromptWork, largest_tenants, owner_of
+from pricing.device_use import StepTotals
 from pricing.fit import StepFit
 from pricing.steps import StepWork, pairs_of
 
@@ -104,6 +105,7 @@ class Scheduler:
         self._decoding = StepWork()  # the decodes of that step
         self._usual = 0.0  # s of a step, a moving average
         self._launched: deque[PlannedStep] = deque()
+        self._step_totals = StepTotals()
         self._applied_at = 0.0  # s, when the newest result was applied
         self._planned_steps = 0
         self._steps = 0
@@ -208,6 +210,7 @@ class Scheduler:
             step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._acceptance.output_tokens),
             backlog=self._backlog(),
             costs=self._fit.costs,
+            step_totals=self._step_totals,
             speculation=self._speculation.counts() if self._speculation is not None else SpeculationCounts(),
         )
 
@@ -299,6 +302,7 @@ class Scheduler:
         # The step began when it was planned, or when the previous step was applied.
         seconds = now - max(step.planned_at, self._applied_at)
         self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
+        self._step_totals = self._step_totals.and_step(step.work, seconds)
         self._fit.learn(step.work, seconds - min(result.proposing, seconds / 2))
         self._usual += NEWEST_STEP_WEIGHT * (seconds - self._usual) if self._steps else seconds
         self._applied_at = now

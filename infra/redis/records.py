@@ -11,6 +11,7 @@ from contracts.adapters import HeldAdapter
 from contracts.kinds import Codec, Quantization, Transport
 from contracts.slo import NO_OBJECTIVE, Objective
 from pricing.backlog import Backlog
+from pricing.device_use import DeviceFigures, StepTotals
 from pricing.links import HostLocation
 from pricing.standing import Standing
 from pricing.steps import StepCosts
@@ -124,6 +125,7 @@ class WorkerLoad(Struct, frozen=True):
     backlog: Backlog = Backlog()
     costs: StepCosts = StepCosts()
     speculation: SpeculationCounts = SpeculationCounts()
+    step_totals: StepTotals = StepTotals()
 
     def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "WorkerLoad":
         """Returns a copy with the counts of the worker's role."""
@@ -184,6 +186,7 @@ class WorkerRecord(Struct, frozen=True):
     draining: bool = False
     load: WorkerLoad = WorkerLoad()
     memory: Memory = Memory()
+    figures: DeviceFigures = DeviceFigures()
     quantization: Quantization = "none"  # as asked for, else the kind of most of the checkpoint's weights
     kv_dtype: str = ""  # number format; quantized KV passes only between workers of equal formats
     links: list[KVLink] = []  # links over which KV can pass now, or has passed

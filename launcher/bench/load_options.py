@@ -53,7 +53,7 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
     turns: Annotated[
         str,
         Meta(
-            description="requests of a conversation, each with the whole text before it, spelled like lengths of prompts"
+            description="requests of a conversation, each behind the whole text before it: a number or a distribution"
         ),
     ] = "1"
     turn_tokens: Annotated[
