@@ -75,11 +75,11 @@ def _throughput(source: Source) -> None:
         st.caption(NO_REQUEST)
 
 
-def throughput_chart(points: list[ThroughputPoint], limit_ms: float | None) -> alt.LayerChart:
+def throughput_chart(points: list[ThroughputPoint], limit_ms: float | None) -> alt.LayerChart | alt.FacetChart:
     """Points of output tokens per second over TPOT, with the limit dashed."""
     values = [{"tpot": point.tpot_ms, "tokens": point.tokens_per_s} for point in points]
     shown = (
-        alt.Chart(alt.Data(values=values))
+        alt.Chart(alt.InlineData(values))
         .mark_point(filled=True, size=60, color=STAGE_COLOURS["decode"])
         .encode(
             x=alt.X("tpot:Q", title="TPOT, ms", scale=alt.Scale(zero=True)),
@@ -87,5 +87,5 @@ def throughput_chart(points: list[ThroughputPoint], limit_ms: float | None) -> a
         )
     )
     limits = [] if limit_ms is None else [{"tpot": limit_ms}]
-    line = alt.Chart(alt.Data(values=limits)).mark_rule(strokeDash=[5, 4], color=OUTCOME_COLOURS[Outcome.FAILED])
+    line = alt.Chart(alt.InlineData(limits)).mark_rule(strokeDash=[5, 4], color=OUTCOME_COLOURS[Outcome.FAILED])
     return alt.layer(shown, line.encode(x="tpot:Q"))

@@ -34,7 +34,7 @@ from engine.device import choose_device, device_label, dtype_name
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
-from engine.model.config import ExpertsMLP
+from engine.model.config import ExpertsMLP, ModelConfig
 from engine.parallel.peers import NO_PEERS
 from engine.parallel.rank_group import ONE_RANK
 from engine.schedule.admission import GROWTH_SHARE
@@ -342,7 +342,8 @@ def _figures(engine: LoadedEngine) -> DeviceFigures:
     """Returns what the device's use is computed from; of a mixture of experts a token's weights are not known."""
     device = engine.backend.device
     rates = known_rates(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    dense = not any(isinstance(layer.mlp, ExpertsMLP) for layer in engine.model_config.layers)
+    model = engine.model_config
+    dense = isinstance(model, ModelConfig) and not any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
     parameters = float(engine.parameters) if dense else 0.0
     return DeviceFigures(parameters, rates.read if rates else 0.0, rates.multiply if rates else 0.0)
 

@@ -15,7 +15,7 @@ from workloads.lengths import Lengths
 from workloads.request import NextTurn, PlannedRequest, Span, Workload
 
 
-class Conversations(Struct, frozen=True):
+class ConversationWorkload(Struct, frozen=True):
     """Requests of `first`, each with later turns.
 
     `turns`: requests of a conversation; `added`: tokens of each later turn; `pause_s`: mean of exponential pauses.

@@ -12,7 +12,7 @@ from contracts.errors import ConfigError
 from contracts.kinds import Count, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
 from workloads.arrivals import Arrivals, Profile
-from workloads.conversations import Conversations
+from workloads.conversations import ConversationWorkload
 from workloads.lengths import Lengths, parse_lengths
 from workloads.request import TimedRequest, Workload, timed
 from workloads.sharegpt import RecordedChats, read_conversations
@@ -89,7 +89,7 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("--peak", self.peak, f"must be above --rate {self.rate:g}")
         return Arrivals(self.rate, self.profile, self.peak, self.period, self.burstiness)
 
-    def workload(self) -> Workload | Conversations | RecordedChats:
+    def workload(self) -> Workload | ConversationWorkload | RecordedChats:
         """Raises `ConfigError` for lengths or conversations that cannot be read, or that a workload lacks."""
         prompt = parse_lengths(self.prompt_tokens, "--prompt-tokens") if self.prompt_tokens else None
         output = parse_lengths(self.output_tokens, "--output-tokens") if self.output_tokens else None
@@ -109,7 +109,7 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
             return first
         if prompt is None:
             raise ConfigError("--turns", self.turns, "needs --prompt-tokens: example chats have one turn")
-        return Conversations(first, turns, added, self.pause)
+        return ConversationWorkload(first, turns, added, self.pause)
 
     def _recorded_chats(self, output: Lengths | None) -> RecordedChats:
         others = {

@@ -1,5 +1,7 @@
 """Words of the dashboard about what would help, by the figures that lead to them."""
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec import structs
 
@@ -67,7 +69,9 @@ def test_a_reading_is_summarized_with_the_use_of_devices() -> None:
         finished(number, ended_at=now - number, ttft_ms=900.0, prefill_ms=100.0, e2e_ms=2000.0)
         for number in range(1, 8)
     ]
-    samples = {DECODE: (sample(now - 120, 0), sample(now - 50, 100), sample(now, 1600))}
+    samples: dict[str, Sequence[StatsSample]] = {
+        DECODE: (sample(now - 120, 0), sample(now - 50, 100), sample(now, 1600))
+    }
     seen = lately(Snapshot(now, [view(record) for record in records], [gateway()], ended, samples))
     assert (seen.requests, seen.wait_ms, seen.ttft_ms) == (7, 800.0, 900.0)
     assert seen.roles["prefill"].busy == 0 and seen.roles["decode"].busy == pytest.approx(0.6)

@@ -9,7 +9,7 @@ from infra.config.gateway import GatewayConfig
 from simulation.deployment import LinkFigures
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from tests.simulation.device import DEVICE, deployment, report, requests
-from workloads.conversations import Conversations
+from workloads.conversations import ConversationWorkload
 from workloads.lengths import Lengths
 from workloads.request import Workload, timed
 
@@ -110,7 +110,7 @@ def test_without_workers_requests_fail() -> None:
 
 def test_conversations_go_on_behind_their_answers_and_find_the_text_before() -> None:
     first = Workload(Lengths(320, 320), Lengths(20, 20))
-    talks = Conversations(first, Lengths(3, 3), Lengths(40, 40), 2.0).requests(random.Random(1))
+    talks = ConversationWorkload(first, Lengths(3, 3), Lengths(40, 40), 2.0).requests(random.Random(1))
     outcomes = DeploymentSimulation(deployment(1, 1)).run(timed(iter([0.0, 1.0]), talks, 2))
     assert len(outcomes) == 6 and all(each.timings is not None for each in outcomes)
     assert sorted(each.prompt_tokens for each in outcomes) == [320, 320, 380, 380, 440, 440]

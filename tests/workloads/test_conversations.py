@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from workloads.conversations import Conversations
+from workloads.conversations import ConversationWorkload
 from workloads.lengths import Lengths
 from workloads.request import Workload
 
@@ -14,7 +14,7 @@ FIRST = Workload(Lengths(100, 100), Lengths(5, 9), shared_tokens=50)
 
 
 def test_a_turn_has_the_whole_text_before_it() -> None:
-    talks = Conversations(FIRST, Lengths(2, 6), Lengths(20, 30), 4.0)
+    talks = ConversationWorkload(FIRST, Lengths(2, 6), Lengths(20, 30), 4.0)
     for request in islice(talks.requests(random.Random(3)), 40):
         turns = list(request.turns())
         assert 2 <= len(turns) <= 6 and turns[0].prompt_tokens == 150
@@ -25,7 +25,7 @@ def test_a_turn_has_the_whole_text_before_it() -> None:
 
 
 def test_pauses_are_exponential_with_their_mean() -> None:
-    talks = Conversations(FIRST, Lengths(5, 5), Lengths(1, 1), 4.0)
+    talks = ConversationWorkload(FIRST, Lengths(5, 5), Lengths(1, 1), 4.0)
     requests = [turn for each in islice(talks.requests(random.Random(3)), 300) for turn in each.turns()]
     pauses = [turn.then.pause_s for turn in requests if turn.then is not None]
     assert len(pauses) == 4 * 300 and fmean(pauses) == pytest.approx(4.0, rel=0.1)
