@@ -88,7 +88,7 @@ def trials(url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, s
         seed=config.seed,  # other prompts at each rate, the same for every server
     )
     endpoint = ClientEndpoint(url, "", "")
-    run = BenchRun(config.seed, endpoint, endpoint.client().model(), stages)
+    run = BenchRun(bench, endpoint, endpoint.client().model(), stages)
     return search(partial(run.trial, bench), config.first_rate, config.bisections)
 
 

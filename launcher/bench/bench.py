@@ -81,7 +81,7 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     endpoint = endpoint_of(url, instance, config.api_key_file, config.cert)
     model = config.model or endpoint.client().model()
     print(f"{machine()}\n{model} at {url}; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms")
-    run = BenchRun(config.seed, endpoint, model, stages)
+    run = BenchRun(config, endpoint, model, stages)
     if config.find_goodput or config.sweep:
         status = _sweep(config, run, stages)
         _calibrate(config, endpoint, model)

@@ -27,11 +27,11 @@ PROGRESS_PERIOD_S = 0.5
 class BenchRun:
     """Measures one endpoint, once or at several rates; each load has arrivals and prompts of its own."""
 
-    def __init__(self, seed: int, endpoint: ClientEndpoint, model: str, stages: StageDisplay) -> None:
+    def __init__(self, config: BenchConfig, endpoint: ClientEndpoint, model: str, stages: StageDisplay) -> None:
         self._endpoint = endpoint
         self._model = model
         self.stages = stages
-        self._seed = seed
+        self._seed = config.seed
         self._warm = False
 
     def trial(self, config: BenchConfig, rate: float) -> Trial:

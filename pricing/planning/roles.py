@@ -44,7 +44,7 @@ class ModelCopy(Struct, frozen=True):
 
     def largest_batch(self, load: PlannedLoad) -> int:
         """Returns how many sequences of mean length fit into the memory."""
-        return int(self.capacity.pool_tokens // (load.prompt_tokens + load.output_tokens))
+        return max(0, int(self.capacity.pool_tokens // (load.prompt_tokens + load.output_tokens)))
 
     def step_s(self, batch: float, load: PlannedLoad) -> float:
         return self.capacity.seconds(decoding(batch, load))

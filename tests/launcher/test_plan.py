@@ -50,7 +50,7 @@ def test_quantized_weights_and_kv_fit_into_one(model: str, capsys: pytest.Captur
     words = ("--memory", "--model", model, "--quantization", "int4", "--kv-dtype", "fp8", "--length", "4096")
     output = planned(capsys, *words)
     assert "weights 36.3 GB\nKV of a token 168.8 kB" in output and "x 1.03 bytes" in output
-    assert "1 device: KV of 211389 tokens, 51 sequences of 4096" in output
+    assert "1 device: KV of 198664 tokens, 48 sequences of 4096" in output
 
 
 def test_windows_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

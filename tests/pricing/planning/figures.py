@@ -8,7 +8,7 @@ from pricing.planning.load import PlannedLoad, PromptSize
 from pricing.planning.roles import ModelCopy
 
 H100 = DEVICES["H100"]
-LLAMA_70B = ModelShape(70e9, 140e9, 80 * 2 * 8 * 128 * 2, pair_width=80 * 2 * 64 * 128)
+LLAMA_70B = ModelShape(68.5e9, 137e9, 80 * 2 * 8 * 128 * 2, pair_width=80 * 2 * 64 * 128)
 EXACT = CopyFormat("none", "auto")
 
 
