@@ -48,4 +48,5 @@ def opened(handle: DeviceHandle, shape: Sequence[int], dtype: torch.dtype, devic
     except RuntimeError as error:
         why = str(error).partition("\n")[0]
         raise RankError(f"{device} has no way to the memory of another rank's GPU: {why}") from error
-    return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, tuple(shape))
+    made = torch.empty(0, dtype=dtype, device=device)
+    return made.set_(storage, 0, tuple(shape), torch.empty(tuple(shape), device="meta").stride())

@@ -95,6 +95,7 @@ def placements(
     if not gpus:
         return [Placement("cpu")] * len(widths)
     order = {} if "CUDA_VISIBLE_DEVICES" in environment else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as nvidia-smi counts
+    on_gpu: list[tuple[str, ...]]
     if max(widths) == 1:
         on_gpu = [(gpus[worker % len(gpus)],) for worker in range(len(widths))]
     else:

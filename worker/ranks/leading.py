@@ -118,7 +118,7 @@ class RankStreams:
 
     def _answers(self, kind: type[Kind]) -> list[Kind]:
         """Waits for the answer of each rank."""
-        found = []
+        found: list[Kind] = []
         for rank, stream in enumerate(self._streams, 1):
             answer = receive_answer(stream)
             if not isinstance(answer, kind):

@@ -162,7 +162,6 @@ def test_nothing_races(name: str, directory: Path) -> None:
     [
         ("a prefill worker", "wait_event", "begin_read"),
         ("a decode worker", "wait_event", "begin_step"),
-        ("handoffs that end early", "wait_event", "begin_step"),
         ("handoffs that end early", "wait_event", "begin_moves"),
         ("moves", "wait_event", "_wait_for_moves"),
     ],
