@@ -5,7 +5,7 @@ meetings, and by the orders that rank 0 sends.
 """
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -34,7 +34,6 @@ class Lockstep:
         self._ends = False
         self._threads = ThreadPoolExecutor(1)
         self._running: Future[None] = self._threads.submit(self._follow)
-        self.calls: Counter[str] = Counter()  # of rank 0, by operation
 
     def order(self, work: Callable[[], None]) -> None:
         """Has rank 1 do this: its host knows then what rank 0's host knows."""
@@ -63,7 +62,6 @@ class Lockstep:
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             self._given[rank] = own.clone()
         if rank == 0:
-            self.calls[name] += 1
             self._hand_over(0)
             return list(self._given)
         found = list(self._given)

@@ -1,12 +1,15 @@
 """KV of two ranks on simulated GPUs: what rank 0 lands, reads and moves is in order with the steps of both."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig
 
+from contracts.kv.spec import KVSpec
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.pool import KVPool
@@ -33,14 +36,12 @@ from tests.reference import build_model
 from tests.variants import SIZES
 from worker.ranks.following import RankExecutor
 
-LAYERS = 2
-
 pytestmark = pytest.mark.interpreted
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = LlamaConfig(**{**SIZES, "num_hidden_layers": LAYERS})
+    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 2})
     return build_model(tmp_path_factory.mktemp("ranks") / "model", config)
 
 
@@ -65,43 +66,32 @@ class RankedWorker(Worker):
         self.device = device
         self._step = 0
         self.groups = range(1)
-        settings = EngineConfig(
-            model=str(directory), device="cpu", dtype="fp32", cpu_backend="triton", block_size=8, max_model_len=64
-        )
-        engines: list[Engine] = []
-
-        def make(rank: int) -> None:
-            group = RankGroup(Shard(rank, 2), LockstepCollective(lockstep, rank))
-            loaded = load_model(settings, lambda stage, percent: None, open_checkpoint, group)
-            backend = TritonBackend(CUDA, torch.float32)
-            pool = KVPool(loaded.spec, [BLOCKS], CUDA, backend.mover, backend.codec)
-            block = loaded.spec.groups[0].block_bytes
-            device.in_cells(pool.layers[0], block, f"rank {rank}'s pool")
-            attention = backend.attention(loaded.config, pool.layers)
-            whole = loaded.whole_spec
-            assert whole is not None
-            rank_pools = None
-            if rank == 0:
-                own = make_on_rank_1()
-                made = lockstep.as_rank_1(lambda: device.current.record_event())
-                handles: list[object] = [(own.layers[0]._base, made)]
-                view = KVPool(loaded.spec, [BLOCKS], CUDA, backend.mover, backend.codec, handles=handles, own=pool)  # type: ignore[arg-type]
-                rank_pools = RankPools([pool, view], whole)
-            engine = Engine(backend, loaded.model, loaded.config, pool, attention, 2, None, None)
-            engines.append(engine)
-            object.__setattr__(engine, "group", group)
-            object.__setattr__(engine, "rank_pools", rank_pools)
-
-        def make_on_rank_1() -> KVPool:
-            lockstep.as_rank_1(lambda: make(1))
-            return engines[0].pool
-
-        make(0)
-        follower, engine = engines
-        object.__setattr__(engine, "peers", Follower(lockstep, RankExecutor(follower)))
-        assert engine.rank_pools is not None
-        self.pool = engine.rank_pools  # type: ignore[assignment]
+        of_rank_1, whole = lockstep.as_rank_1(lambda: make_rank(directory, device, lockstep, 1))
+        made = lockstep.as_rank_1(lambda: device.current.record_event())
+        own, _ = make_rank(directory, device, lockstep, 0)
+        memory: Any = (of_rank_1.pool.layers[0]._base, made)
+        backend = own.backend
+        opened = KVPool(own.pool.spec, [BLOCKS], CUDA, backend.mover, backend.codec, handles=[memory], own=own.pool)
+        rank_pools = RankPools([own.pool, opened], whole)
+        peers = Follower(lockstep, RankExecutor(of_rank_1))
+        self.pool = rank_pools  # type: ignore[assignment]
+        engine = replace(own, peers=peers, rank_pools=rank_pools)
         self.executor = Executor(engine, (lambda plan, group, layer: None) if signals else None)
+
+
+def make_rank(directory: Path, device: SimulatedDevice, lockstep: Lockstep, rank: int) -> tuple[Engine, KVSpec]:
+    """Returns a rank's engine, and the description of both ranks' blocks."""
+    config = EngineConfig(
+        model=str(directory), device="cpu", dtype="fp32", cpu_backend="triton", block_size=8, max_model_len=64
+    )
+    group = RankGroup(Shard(rank, 2), LockstepCollective(lockstep, rank))
+    loaded = load_model(config, lambda stage, percent: None, open_checkpoint, group)
+    backend = TritonBackend(CUDA, torch.float32)
+    pool = KVPool(loaded.spec, [BLOCKS], CUDA, backend.mover, backend.codec)
+    device.in_cells(pool.layers[0], loaded.spec.groups[0].block_bytes, f"rank {rank}'s pool")
+    attention = backend.attention(loaded.config, pool.layers)
+    assert loaded.whole_spec is not None
+    return Engine(backend, loaded.model, loaded.config, pool, attention, 2, None, None, group=group), loaded.whole_spec
 
 
 def moved_blocks_are_landed_and_read(worker: Worker) -> None:
@@ -136,9 +126,7 @@ def opened_on(device: SimulatedDevice) -> Callable[..., torch.Tensor]:
     return opened
 
 
-def races(
-    directory: Path, name: str, forgotten: tuple[str, str] = ("", ""), unordered: str = ""
-) -> tuple[list[str], Lockstep]:
+def races(directory: Path, name: str, forgotten: tuple[str, str] = ("", ""), unordered: str = "") -> list[str]:
     """What nothing puts in order in a scene, where a function leaves out a wait, or an operation of all ranks."""
     scene, signals = SCENES[name]
     with pytest.MonkeyPatch.context() as patch, simulated_device() as device:
@@ -149,12 +137,12 @@ def races(
             scene(RankedWorker(directory, device, lockstep, signals=signals))
         finally:
             lockstep.close()
-    return device.races, lockstep
+    return device.races
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_nothing_races(name: str, directory: Path) -> None:
-    assert races(directory, name)[0] == []
+    assert races(directory, name) == []
 
 
 @pytest.mark.parametrize(
@@ -167,7 +155,7 @@ def test_nothing_races(name: str, directory: Path) -> None:
     ],
 )
 def test_a_wait_that_is_left_out_shows_on_both_ranks(name: str, kind: str, function: str, directory: Path) -> None:
-    found, _ = races(directory, name, (kind, function))
+    found = races(directory, name, (kind, function))
     assert all(any(f"rank {rank}'s pool" in race for race in found) for rank in range(2)), found
 
 
@@ -177,5 +165,5 @@ def test_a_wait_that_is_left_out_shows_on_both_ranks(name: str, kind: str, funct
 )
 def test_what_orders_the_ranks_shows_where_it_is_left_out(name: str, operation: str, directory: Path) -> None:
     """Rank 0's own pool is in order without it."""
-    found, _ = races(directory, name, unordered=operation)
+    found = races(directory, name, unordered=operation)
     assert found and all("rank 1's pool" in race for race in found), found
