@@ -156,6 +156,8 @@ def _serve(
     width = config.engine.width(name)
     cores = max(1, available_cores() // width)
     ranks = _ranks(config.engine, width, cores, device)
+    if ranks is not None:
+        ranks.watch(partial(_stop, inbox, device))
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
     shares_pool = name == "decode" and width == 1 and SUPPORTED and "pool" in transports(config.transfer)
     engine = load(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
@@ -188,8 +190,6 @@ def _serve(
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would take about 70 ms to scan it
-    if ranks is not None:
-        ranks.watch(partial(_stop, inbox, device))
     io.start()  # registers the worker; until then the engine is idle, and handles signals
     try:
         loop.run()

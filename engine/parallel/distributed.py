@@ -25,8 +25,8 @@ from engine.parallel.sums import tree_sum
 
 FEW_BYTES = 1 << 19
 """Maximum bytes of a tensor that all ranks gather: 32 rows of 8,192 values in bf16."""
-SILENCE_S = 60.0
-"""Seconds for all ranks to begin an exchange."""
+SILENCE_S = 600.0
+"""Seconds for all ranks to begin an exchange: at a start, one may compile kernels that the others do not have."""
 LOOPBACK_VARIABLE, LOOPBACK_INTERFACE = "NCCL_SOCKET_IFNAME", "lo"
 """Ranks find each other over this interface, unless the user names another: it is closed to other hosts."""
 
