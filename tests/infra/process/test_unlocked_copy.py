@@ -26,7 +26,7 @@ def test_sizes_have_to_be_equal() -> None:
 @pytest.mark.parametrize("sizes", [[5], [0, 3], [MIN_UNLOCKED_BYTES, 7, 2 * MIN_UNLOCKED_BYTES]])
 def test_parts_are_joined_in_their_order(sizes: list[int]) -> None:
     parts = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
-    assert joined([parts[0], *map(memoryview, parts[1:])]) == b"".join(parts)
+    assert joined([parts[0], *(memoryview(part) for part in parts[1:])]) == b"".join(parts)
 
 
 @pytest.mark.parametrize("work", ["copy", "join"])

@@ -38,7 +38,9 @@ async def offered(directory: Path) -> AsyncIterator[tuple[DecodeTransfer, Offer]
     config = replace(CONFIG, kv_directory=str(directory))
     side = DecodeTransfer(config, DECODE, SPEC, ArrayPool(SPEC, 2), network, lambda event: None)
     try:
-        yield side, side._sessions.join(b"link", JOIN, time.monotonic())
+        offer = side._sessions.join(b"link", JOIN, time.monotonic())
+        assert offer is not None
+        yield side, offer
     finally:
         await side.close()
         await network.destroy()
