@@ -25,7 +25,7 @@ from infra.process.tasks import Tasks
 BACKEND = "UCX"
 EXTRA = "nixl"  # of pyproject.toml
 RDMA_DEVICES = Path("/sys/class/infiniband")
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S, CLOSE_TIMEOUT_S = 60.0, 5.0
 NAME_BYTES = 16  # of an interface in an ioctl
 INTERFACE_REQUEST_BYTES = 40
 SIOCGIFADDR = 0x8915  # netdevice(7): reads an interface's IPv4 address
@@ -78,10 +78,14 @@ class NixlAgents:
         return self._thread.submit(work, *args, **more).result(START_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Returns when the tasks have ended, all of which must have been told to."""
-        await self.tasks.finished()
+        """Returns when the tasks have ended, which were told to, or do not hear."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.tasks.finished()
+        except TimeoutError:
+            await self.tasks.close()
         self._first = None
-        self._thread.shutdown()
+        self._thread.shutdown(wait=False)
 
 
 def library_settings(host: str) -> dict[str, str]:
