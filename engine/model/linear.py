@@ -102,8 +102,14 @@ class Linears(Protocol[AnyLinear]):
 
     def of_held(self, weight: Tensor) -> AnyLinear: ...
 
-    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
-        """Makes a layer's experts, in the order of `tensors`, with biases in the model's format."""
+    def experts(
+        self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors], held: slice | None = None
+    ) -> Experts:
+        """Makes a layer's experts, in the order of `tensors`, with biases in the model's format.
+
+        `held` are their numbers, if other ranks have the layer's other experts. Then native operators, which have the
+        same sums at every width, give this rank's part of a token's sum in fp32.
+        """
         ...
 
     def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
@@ -282,7 +288,7 @@ class LinearFactory(Generic[AnyLinear]):
         held = shard.part(mlp.experts)
         given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(held.start, held.stop))
         prepared = (self._prepared(expert, scale) for expert in given)
-        experts = self._linears.experts(structs.replace(mlp, experts=length(held)), hidden, prepared)
+        experts = self._linears.experts(mlp, hidden, prepared, held if self.group.is_cut else None)
         for other in {*range(mlp.experts)} - {*range(held.start, held.stop)}:
             read(PassedOver(self._checkpoint), prefix, mlp, hidden, other)
         return RankExperts(experts, held, self.group.collective) if self.group.is_cut else experts

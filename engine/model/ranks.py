@@ -39,17 +39,22 @@ class RankExperts:
 
     def __init__(self, own: "Experts", experts: slice, collective: Collective) -> None:
         """`experts` are the numbers of this rank's `own` among all."""
-        self._own = own
+        self.own = own
         self._first, self._count = experts.start, length(experts)
         self._collective = collective
 
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         local = chosen - self._first
         is_own = (local >= 0) & (local < self._count)
-        return self._collective.sum(self._own(x, torch.where(is_own, local, self._count).to(chosen.dtype), shares))
+        part = self.own(x, torch.where(is_own, local, self._count).to(chosen.dtype), shares)
+        return self.summed(part).to(x.dtype)
+
+    def summed(self, parts: Tensor) -> Tensor:
+        """Returns the sum over all ranks of a tensor of their parts."""
+        return self._collective.sum(parts)
 
     def held(self) -> list[Tensor]:
-        return self._own.held()
+        return self.own.held()
 
 
 class PassedOver:

@@ -176,17 +176,13 @@ def _load_ours(
 
 def _for_ranks(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     """Returns the settings of a model that is cut among ranks. Raises `ConfigError` for settings that cannot be."""
-    has_experts = any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
     uncut = {
         "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
         "--host-kv-memory": config.host_kv_memory,
-        "--cpu-backend": "native" if has_experts and config.cpu_backend == "native" else "",
     }
     for key, value in uncut.items():
         if value:
             raise ConfigError(key, value, "it does not work with --tensor-parallel yet")
-    if has_experts and config.cpu_backend == "auto":
-        return structs.replace(config, cpu_backend="torch")
     return config
 
 

@@ -17,6 +17,7 @@ from engine.backends.native.library import (
 from engine.backends.native.linear import NativeLinear
 from engine.model.config import ExpertsMLP
 from engine.model.experts import ExpertsWeights
+from engine.model.ranks import RankExperts, SummedLinear
 
 MAX_EXPERTS = 1024
 """Equal to MOST_EXPERTS in experts.h."""
@@ -32,12 +33,15 @@ class NativeExperts:
         hidden: int,
         dtype: torch.dtype,
         experts: Sequence[tuple[NativeLinear, NativeLinear]],
+        held: slice | None = None,
     ) -> None:
+        """`held` are the numbers of these `experts` among the mixture's, if other ranks have the others."""
         self._native = native
         self._dtype = dtype
         self._mlp = mlp
         self._experts = experts  # keeps the weights alive
-        products = LinearArguments * mlp.experts
+        products = LinearArguments * len(experts)
+        self._first = 0 if held is None else held.start
         self._gate_up = products(*(gate_up.arguments for gate_up, _ in experts))
         self._down = products(*(down.arguments for _, down in experts))
         self.arguments = ExpertsArguments(
@@ -45,15 +49,20 @@ class NativeExperts:
             format=DTYPE_CODES[dtype],
             hidden=hidden,
             activation=ACTIVATION_CODES[mlp.activation],
+            first=self._first,
+            own=len(experts),
+            partial=held is not None,
             gate_up=ctypes.addressof(self._gate_up),
             down=ctypes.addressof(self._down),
         )
 
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """Returns fp32, without rounding, if other ranks have some of the experts."""
         assert x.is_contiguous() and chosen.is_contiguous() and shares.is_contiguous() and x.dtype == self._dtype
         room = ExpertsBuffers(len(x), [self._mlp], x.shape[1], self._dtype)
-        room.arguments.chosen, room.arguments.shares = chosen.data_ptr(), shares.data_ptr()
-        change = torch.empty_like(x)
+        numbers = chosen + self._first
+        room.arguments.chosen, room.arguments.shares = numbers.data_ptr(), shares.data_ptr()
+        change = torch.empty_like(x, dtype=torch.float32 if self.arguments.partial else None)
         self._native.baton_mix(self.arguments, room.arguments, x.data_ptr(), len(x), change.data_ptr())
         return change
 
@@ -97,15 +106,23 @@ def router_arguments(mlp: ExpertsMLP) -> RouterArguments:
     )
 
 
+def own_linear(linear: NativeLinear | SummedLinear) -> NativeLinear:
+    """Returns the layer of this rank's inputs."""
+    own = linear.own if isinstance(linear, SummedLinear) else linear
+    assert isinstance(own, NativeLinear)
+    return own
+
+
 def layer_arguments(weights: ExpertsWeights[NativeLinear]) -> ExpertsArguments:
     """Returns the arguments of a layer's experts with their router and the shared expert."""
-    assert isinstance(weights.experts, NativeExperts)
-    arguments = ExpertsArguments.from_buffer_copy(weights.experts.arguments)
+    own = weights.experts.own if isinstance(weights.experts, RankExperts) else weights.experts
+    assert isinstance(own, NativeExperts)
+    arguments = ExpertsArguments.from_buffer_copy(own.arguments)
     arguments.weight = weights.router.data_ptr()
     arguments.bias = None if weights.router_bias is None else weights.router_bias.data_ptr()
     arguments.router.correction = None if weights.correction is None else weights.correction.data_ptr()
     if weights.shared is not None:
         arguments.shared_gate_up = ctypes.addressof(weights.shared.gate_up.arguments)
-        arguments.shared_down = ctypes.addressof(weights.shared.down.arguments)
+        arguments.shared_down = ctypes.addressof(own_linear(weights.shared.down).arguments)
         arguments.shared_gate = None if weights.shared_gate is None else weights.shared_gate.data_ptr()
     return arguments

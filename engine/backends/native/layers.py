@@ -6,13 +6,14 @@ Ranks add their parts of a layer's two outputs between calls.
 import ctypes
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.backends.native.adapted import AdapterRoom, NativeAdapted
 from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, attention_params
-from engine.backends.native.experts import ExpertsBuffers, layer_arguments
+from engine.backends.native.experts import ExpertsBuffers, layer_arguments, own_linear
 from engine.backends.native.latent import LatentBuffers, latent_arguments
 from engine.backends.native.latent_forms import LatentForms
 from engine.backends.native.library import (
@@ -35,7 +36,7 @@ from engine.model.kv_layout import AnyAttention
 from engine.model.latent import LatentWeights
 from engine.model.layer import HeadWeights, LayerWeights
 from engine.model.model import Stored
-from engine.model.ranks import SummedLinear
+from engine.model.ranks import RankExperts, SummedLinear
 from engine.model.rope import Rope, inverse_frequencies
 
 
@@ -97,10 +98,12 @@ class NativeLayers:
         if not rows:
             return
         layer, arguments = self._layers[index], self._step
-        assert isinstance(layer.mlp, DenseWeights)
         self._sum(layer.attention.output, rows)
         self._native.baton_layer_mlp(self._arguments[index], arguments, rows)
-        self._sum(layer.mlp.down, rows)
+        if isinstance(layer.mlp, DenseWeights):
+            self._sum(layer.mlp.down, rows)
+        else:
+            self._sum_experts(layer.mlp, self._arguments[index].experts, rows)
         if layer.mlp_post_norm is not None:
             change, norm, width = arguments.change, layer.mlp_post_norm.data_ptr(), self._config.hidden_size
             self._native.baton_add_norm(arguments.format, change, None, norm, rows, width, arguments.eps, change)
@@ -111,6 +114,19 @@ class NativeLayers:
         change, width = self._room["change"].view(-1), self._config.hidden_size
         part = change.view(torch.float32)[: rows * width].view(rows, width)
         change[: rows * width] = linear.finished(part, self._dtype).view(-1)
+
+    def _sum_experts(self, mlp: ExpertsWeights[NativeLinear], own: Any, rows: int) -> None:
+        """Does the same for a mixture, whose experts and shared expert are summed apart, in one exchange."""
+        assert isinstance(mlp.experts, RankExperts)
+        change, width = self._room["change"].view(-1), self._config.hidden_size
+        count = 1 if mlp.shared is None else 2
+        parts = change.view(torch.float32)[: count * rows * width].view(count, rows, width)
+        sums = mlp.experts.summed(parts)
+        if mlp.shared is None:
+            change[: rows * width] = sums.view(-1)
+            return
+        shared, room = sums[1].to(self._dtype), self._step.experts_room
+        self._native.baton_add_shared(own, room, shared.data_ptr(), sums.data_ptr(), rows, self._step.change)
 
     def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
         arguments, tables = self._step, group.tables
@@ -153,8 +169,9 @@ class NativeLayers:
         for layer in dict.fromkeys(self._shapes):
             for name, width in _widths(layer).items():
                 widths[name] = max(width, widths.get(name, 0))
-        if self._is_cut:  # parts are fp32
-            widths["change"] *= torch.float32.itemsize // self._dtype.itemsize
+        if self._is_cut:  # parts are fp32, and the shared expert's are behind those of the experts
+            shares = any(isinstance(layer.mlp, ExpertsMLP) and layer.mlp.shared for layer in self._shapes)
+            widths["change"] *= (1 + shares) * torch.float32.itemsize // self._dtype.itemsize
         self._room = {name: torch.empty((rows, width), dtype=self._dtype) for name, width in widths.items()}
         for name, tensor in self._room.items():
             setattr(self._step, name, tensor.data_ptr())
@@ -201,7 +218,7 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     }
     arguments = LayerArguments(
         **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
-        attention_output=_own(weights.output).arguments,
+        attention_output=own_linear(weights.output).arguments,
         rotation=-1 if attention.rope is None else ropes.index(attention.rope),
         activation=ACTIVATION_CODES[layer.config.mlp.activation],
     )
@@ -215,15 +232,8 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     if isinstance(mlp, ExpertsWeights):
         arguments.experts = ctypes.pointer(layer_arguments(mlp))
     else:
-        arguments.gate_up, arguments.down = mlp.gate_up.arguments, _own(mlp.down).arguments
+        arguments.gate_up, arguments.down = mlp.gate_up.arguments, own_linear(mlp.down).arguments
     return arguments
-
-
-def _own(linear: NativeLinear | SummedLinear) -> NativeLinear:
-    """Returns the layer of this rank's inputs."""
-    own = linear.own if isinstance(linear, SummedLinear) else linear
-    assert isinstance(own, NativeLinear)
-    return own
 
 
 def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear], attention: HeadAttention) -> None:

@@ -99,7 +99,7 @@ class ExpertsArguments(Structure):
 
     _fields_ = (
         ("router", RouterArguments),
-        *((name, c_int64) for name in ("format", "hidden", "activation")),
+        *((name, c_int64) for name in ("format", "hidden", "activation", "first", "own", "partial")),
         *((name, c_void_p) for name in ("weight", "bias", "gate_up", "down")),
         *((name, c_void_p) for name in ("shared_gate_up", "shared_down", "shared_gate", "then")),
     )
@@ -248,6 +248,10 @@ ARGUMENT_TYPES: dict[str, tuple[type, ...]] = {
     "baton_route": (POINTER(RouterArguments), c_void_p, c_long, c_void_p, c_void_p),
     "baton_experts": (POINTER(ExpertsArguments), POINTER(ExpertsBufferArguments), c_void_p, c_long, c_void_p),
     "baton_mix": (POINTER(ExpertsArguments), POINTER(ExpertsBufferArguments), c_void_p, c_long, c_void_p),
+    "baton_add_shared": (
+        *(POINTER(ExpertsArguments), POINTER(ExpertsBufferArguments)),
+        *(c_void_p, c_void_p, c_long, c_void_p),
+    ),
     "baton_adjust": (c_void_p, c_long, c_char_p, c_long),
     "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),

@@ -53,9 +53,11 @@ class NativeLinears:
     def of_held(self, weight: Tensor) -> NativeLinear:
         return NativeLinear(self._native, weight, None)
 
-    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> NativeExperts:
+    def experts(
+        self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors], held: slice | None = None
+    ) -> NativeExperts:
         products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
-        return NativeExperts(self._native, mlp, hidden, self._dtype, products)
+        return NativeExperts(self._native, mlp, hidden, self._dtype, products, held)
 
     def latent(self, keys: Tensor, values: Tensor) -> NativeLatentProducts:
         absorbing = [self.fused([part.T.contiguous()], None) for part in keys]

@@ -112,7 +112,9 @@ class ReferenceLinears:
     def of_held(self, weight: Tensor) -> Linear:
         return self._make(weight, None)
 
-    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
+    def experts(
+        self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors], held: slice | None = None
+    ) -> Experts:
         products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
         return ReferenceExperts(products, mlp.activation)
 

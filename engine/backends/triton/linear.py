@@ -6,6 +6,7 @@ cuBLAS, through PyTorch, multiplies by unquantized weights; our own kernels comp
 from collections.abc import Iterable, Sequence
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from contracts.kinds import Activations
@@ -19,6 +20,7 @@ from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.linear import Linear
 from engine.model.quantized import Form, Weight
+from engine.parallel.shard import length
 from engine.parallel.sums import WHOLE, SumOrder
 
 
@@ -63,7 +65,11 @@ class TritonLinears(ReferenceLinears):
         self._packed[linear.variant] = linear
         return linear
 
-    def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> TritonExperts:
+    def experts(
+        self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors], held: slice | None = None
+    ) -> TritonExperts:
+        if held is not None:
+            mlp = structs.replace(mlp, experts=length(held))
         made = TritonExperts(mlp, hidden, self._device, self._dtype, tensors, self._activations)
         self._mixtures[mlp, hidden, made.variant] = made
         return made

@@ -68,3 +68,15 @@ def test_quantized_weights_give_the_same_bits(quantization: str, tmp_path: Path)
 def test_bf16_gives_the_same_bits(quantization: str, tmp_path: Path) -> None:
     """Sums are rounded once, behind the last addition."""
     check(build(tmp_path, "gemma3"), quantization=quantization, dtype="bf16")
+
+
+@pytest.mark.parametrize("variant", ["qwen3-moe", "qwen2-moe", "mixtral", "gpt-oss"])
+def test_experts_give_the_same_bits(variant: str, tmp_path: Path) -> None:
+    """Shared experts with a gate, unequal numbers of experts on the ranks, biases."""
+    check(build(tmp_path, variant))
+
+
+@pytest.mark.parametrize("quantization", ["none", "int4"])
+def test_experts_in_bf16_give_the_same_bits(quantization: str, tmp_path: Path) -> None:
+    """Latent attention and a shared expert without a gate."""
+    check(build(tmp_path, "deepseek-v3"), quantization=quantization, dtype="bf16")

@@ -1,8 +1,8 @@
 /* A mixture of experts: tokens are sorted by expert, and all experts' products are computed together.
 
    The weights of each used expert are read once in a step, or once for each block of many rows; threads share all panels
-   of all experts evenly. A row's experts are added up in the order in which they were chosen, so its bits depend on that
-   row only. */
+   of all experts evenly. A row's experts are added up in splits of neighbouring experts, within a split in the order in
+   which they were chosen, so its bits depend on that row only, and not on how many ranks the experts are divided among. */
 
 #include "elementwise.h"
 #include "experts.h"
@@ -67,29 +67,45 @@ static void small(const struct experts *experts, const char *x, long tokens, con
     BY_FORMAT(experts->format, small_product, x, tokens, weight, count, experts->hidden, found);
 }
 
-/* Copies each (token, expert) pair's row to its slot; expert e has slots begin[e] … begin[e + 1] - 1. */
+/* The number of a chosen expert among those of this rank; their count, if another rank has it. */
+static long own_number(const struct experts *experts, long chosen)
+{
+    const long number = chosen - experts->first;
+    return number < 0 || number > experts->own ? experts->own : number;
+}
+
+/* Copies each (token, expert) pair's row to its slot; own expert e has slots begin[e] … begin[e + 1] - 1. */
 static void sort(const struct experts *experts, const struct experts_room *room, const char *x, long tokens, long *begin)
 {
-    const long count = experts->router.experts, used = experts->router.used, pairs = tokens * used;
+    const long count = experts->own, used = experts->router.used, pairs = tokens * used;
     const long bytes = experts->hidden * (experts->format == FP32 ? 4 : 2);
-    long next[MOST_EXPERTS];
-    memset(begin, 0, (count + 1) * sizeof *begin);
+    long next[MOST_EXPERTS + 1]; /* the last pairs are other ranks' */
+    memset(begin, 0, (count + 2) * sizeof *begin);
     for (long pair = 0; pair < pairs; pair++)
-        begin[room->chosen[pair] + 1]++;
-    for (long expert = 0; expert < count; expert++) {
+        begin[own_number(experts, room->chosen[pair]) + 1]++;
+    for (long expert = 0; expert <= count; expert++) {
         begin[expert + 1] += begin[expert];
         next[expert] = begin[expert];
     }
     for (long pair = 0; pair < pairs; pair++)
-        room->slots[pair] = next[room->chosen[pair]]++;
+        room->slots[pair] = next[own_number(experts, room->chosen[pair])]++;
 #pragma omp parallel for schedule(static) if (pairs * bytes >= 1 << 16)
     for (long pair = 0; pair < pairs; pair++)
-        memcpy(room->x + room->slots[pair] * bytes, x + pair / used * bytes, bytes);
+        if (room->slots[pair] < begin[count])
+            memcpy(room->x + room->slots[pair] * bytes, x + pair / used * bytes, bytes);
 }
 
-/* sum [tokens, hidden] = the token's experts, weighted, plus the shared expert. */
+/* The shared expert's y for a token, weighed, plus `total`. */
+INLINE vec with_shared(
+    const struct experts *experts, const struct experts_room *room, long token, const vec y, const vec total)
+{
+    return fused(all(experts->shared_gate ? room->shared_shares[token] : 1), y, total);
+}
+
+/* sum [tokens, hidden] = the token's experts in the first `slots`, weighed, plus the shared expert; fp32 without the
+   latter if other ranks have experts, too. */
 INLINE void add_up(
-    enum format format, const struct experts *experts, const struct experts_room *room, long tokens, void *sum)
+    enum format format, const struct experts *experts, const struct experts_room *room, long tokens, long slots, void *sum)
 {
     const long hidden = experts->hidden, used = experts->router.used, width = 512, parts = (hidden + width - 1) / width;
 #pragma omp parallel for schedule(static) collapse(2) if (tokens * used * hidden >= WORTH_THREADS)
@@ -97,28 +113,59 @@ INLINE void add_up(
         for (long part = 0; part < parts; part++)
             for (long i = part * width; i < least(hidden, (part + 1) * width); i += LANES) {
                 const long left = hidden - i;
-                vec total = {0};
+                vec split[EXPERT_SPLITS] = {{0}};
                 for (long pair = token * used; pair < (token + 1) * used; pair++) {
+                    if (room->slots[pair] >= slots)
+                        continue;
                     const vec y = load_first(format, room->y, room->slots[pair] * hidden + i, left);
-                    total = fused(all(room->shares[pair]), y, total);
+                    vec *own = split + ((room->chosen[pair] + 1) * EXPERT_SPLITS - 1) / experts->router.experts;
+                    *own = fused(all(room->shares[pair]), y, *own);
                 }
-                if (experts->shared_down) {
-                    const vec y = load_first(format, room->shared_y, token * hidden + i, left);
-                    total = fused(all(experts->shared_gate ? room->shared_shares[token] : 1), y, total);
+                vec total = (split[0] + split[1]) + (split[2] + split[3]);
+                if (experts->partial) {
+                    store_first(FP32, sum, token * hidden + i, total, left);
+                    continue;
                 }
+                if (experts->shared_down)
+                    total = with_shared(
+                        experts, room, token, load_first(format, room->shared_y, token * hidden + i, left), total);
                 store_first(format, sum, token * hidden + i, total, left);
             }
+}
+
+INLINE void add_shared(
+    enum format format, const struct experts *experts, const struct experts_room *room, const void *shared,
+    const float *sum, long tokens, void *change)
+{
+    const long hidden = experts->hidden;
+#pragma omp parallel for schedule(static) if (tokens * hidden >= WORTH_THREADS)
+    for (long token = 0; token < tokens; token++)
+        for (long i = 0; i < hidden; i += LANES) {
+            const long left = hidden - i, at = token * hidden + i;
+            const vec y = load_first(format, shared, at, left);
+            store_first(
+                format, change, at, with_shared(experts, room, token, y, load_first(FP32, sum, at, left)), left);
+        }
+}
+
+EXPORT void baton_add_shared(
+    const struct experts *experts, const struct experts_room *room, const char *shared, const float *sum, long tokens,
+    char *change)
+{
+    BY_FORMAT(experts->format, add_shared, experts, room, shared, sum, tokens, change);
 }
 
 EXPORT void baton_mix(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change)
 {
     const long format = experts->format, size = format == FP32 ? 4 : 2, hidden = experts->hidden;
-    const long width = experts->down->inputs, pairs = tokens * experts->router.used;
-    long begin[MOST_EXPERTS + 1], count = 0;
+    const long width = experts->down->inputs;
+    char *shared_y = experts->partial ? change + tokens * hidden * sizeof(float) : room->shared_y;
+    long begin[MOST_EXPERTS + 2], count = 0;
     struct product up[MOST_EXPERTS + 1], down[MOST_EXPERTS + 1];
     sort(experts, room, x, tokens, begin);
-    for (long expert = 0; expert < experts->router.experts; expert++) {
+    const long pairs = begin[experts->own];
+    for (long expert = 0; expert < experts->own; expert++) {
         const long slot = begin[expert], rows = begin[expert + 1] - slot;
         if (!rows)
             continue;
@@ -130,7 +177,7 @@ EXPORT void baton_mix(
     if (experts->shared_down) {
         const long inputs = experts->shared_down->inputs;
         up[count] = (struct product){experts->shared_gate_up, x, hidden, tokens, room->shared_gate_up};
-        down[count++] = (struct product){experts->shared_down, room->shared_gated, inputs, tokens, room->shared_y};
+        down[count++] = (struct product){experts->shared_down, room->shared_gated, inputs, tokens, shared_y};
     }
     baton_products(up, count, down, count);
     baton_gate(format, experts->activation, room->gate_up, pairs, width, room->gated);
@@ -145,7 +192,7 @@ EXPORT void baton_mix(
         for (long token = 0; token < tokens; token++)
             room->shared_shares[token] = 1 / (1 + expf(-room->shared_shares[token]));
     }
-    BY_FORMAT(format, add_up, experts, room, tokens, change);
+    BY_FORMAT(format, add_up, experts, room, tokens, pairs, change);
 }
 
 EXPORT void baton_experts(

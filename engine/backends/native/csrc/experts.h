@@ -6,6 +6,7 @@
 #include "linear.h"
 
 #define MOST_EXPERTS 1024
+#define EXPERT_SPLITS 4 /* of the experts: each split's products are added up by themselves, then these sums in a tree */
 
 enum scores { SOFTMAX, SOFTMAX_OF_USED, SIGMOID };
 
@@ -19,8 +20,9 @@ struct router {
 struct experts {
     struct router router;
     int64_t format, hidden, activation;
+    int64_t first, own, partial;          /* the router's experts that this rank has; whether other ranks have some */
     const float *weight, *bias;           /* of the router: [experts, hidden], and [experts] or null */
-    const struct linear *gate_up, *down;  /* [experts] */
+    const struct linear *gate_up, *down;  /* [own] */
     const struct linear *shared_gate_up, *shared_down; /* or null */
     const float *shared_gate;             /* [hidden], or null */
     const struct linear *then;            /* or null: what is multiplied next */
@@ -40,12 +42,19 @@ struct experts_room {
 /* Chooses experts by `logits` [tokens, experts], which become scores; `chosen` and `shares` are [tokens, used]. */
 EXPORT void baton_route(const struct router *router, float *logits, long tokens, int32_t *chosen, float *shares);
 
-/* change = what the room's chosen experts, and the shared one, give for x; both are [tokens, hidden], contiguous. */
+/* change = what the room's chosen experts, and the shared one, give for x; both are [tokens, hidden], contiguous.
+   If other ranks have some of the experts, `change` is fp32 instead, twice as long with a shared expert: this rank's
+   parts of the experts' sum, and behind them its parts of the shared expert, which are to be added to other ranks'. */
 EXPORT void baton_mix(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
 
 /* Computes the router's logits, then both of the above. */
 EXPORT void baton_experts(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
+
+/* change = `sum` plus the shared expert's `shared`, weighed as by the last call of `baton_mix`; `sum` is fp32. */
+EXPORT void baton_add_shared(
+    const struct experts *experts, const struct experts_room *room, const char *shared, const float *sum, long tokens,
+    char *change);
 
 #endif
