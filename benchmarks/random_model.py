@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig
 SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads; experts, and experts used
     "tiny": (4096, 128, 384, 4, 4, 2, 0, 0),
     "135m": (49152, 576, 1536, 30, 9, 3, 0, 0),
+    "142m": (49152, 512, 2048, 30, 8, 4, 0, 0),  # sizes that several ranks divide
     "500m": (151936, 896, 4864, 24, 14, 2, 0, 0),
     "moe-1b": (49152, 1024, 1280, 14, 16, 4, 16, 2),  # 1.0B parameters, of which a token uses 0.2B
 }

@@ -22,14 +22,13 @@ from engine.constraints import GrammarConstraints
 from engine.device import device_errors, event_on, to_device, to_host
 from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
-from engine.kv.token_moves import TreeKVMoves
 from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
-from engine.plan import BlockMove, Proposal, StepPlan, StepResult, Work
+from engine.plan import BlockMove, Proposal, StepPlan, StepResult, TreeKVMoves, Work
 from engine.scoring import StepScoring
 from engine.speculation.proposers.model_proposer import KVProposer, ModelProposer
 from engine.speculation.proposers.pending_drafts import DraftedTokens, PendingDrafts, before_drafts, with_drafts
@@ -139,6 +138,12 @@ class Executor:
             self.engine.peers.move(moves)
             self.engine.pool.move(moves, self.engine.group.collective.meet)
 
+    def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:
+        """Puts accepted tree KV into text order. Raises `DeviceError` as `move` does."""
+        with torch.inference_mode(), device_errors():
+            self.engine.peers.move_tokens(moves)
+            self.engine.pool.move_tokens(moves, self.engine.group.collective.meet)
+
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
 
@@ -213,8 +218,7 @@ class Executor:
             if (places := kv_moves(works[index], right, len(tokens[index])))
         ]
         if moves:
-            with torch.inference_mode(), device_errors():
-                self.engine.pool.move_tokens(moves)
+            self.move_tokens(moves)
 
     def _prompt_scores(self, step: LaunchedStep) -> tuple[dict[int, Scores], list[int]]:
         if step.prompt_scores is None:
@@ -234,7 +238,9 @@ class Executor:
             return result  # a proposer with its own KV sees every step, even if no work wants draft tokens
         with torch.inference_mode(), device_errors():
             began = time.perf_counter()
+            self.engine.peers.propose(result)
             found = self._proposer.propose(step.plan, result, step.hidden)
+            self.engine.group.collective.meet()  # KV may land now, on other ranks too
             proposed = {index: self._proposal(step.plan.works[index], each) for index, each in found.items()}
             seconds = result.proposing + time.perf_counter() - began
             return structs.replace(result, proposed=proposed, proposing=seconds)
@@ -242,7 +248,8 @@ class Executor:
     def _proposal(self, work: Work, found: Proposal | DraftedTokens) -> Proposal:
         if isinstance(found, Proposal):
             return found
-        waits = self.engine.launch_depth == 1 or self._typical  # typical acceptance reads draft tokens at the launch
+        # Typical acceptance reads draft tokens at the launch, and other ranks read them in the plan.
+        waits = self.engine.launch_depth == 1 or self._typical or self.engine.group.is_cut
         return Proposal(list(found)) if waits else self._pending.proposal(work, found)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
@@ -356,15 +363,15 @@ class Executor:
             if follower is not None:
                 follower.skip(plan)
             states = model.forward(batch, step, stored)
-            if self.engine.group.is_cut:
-                if not len(states):  # then the last layer has no sum in which ranks wait for each other
-                    self.engine.group.collective.meet()
-                self._written(plan, len(self._groups) - 1)
+            self._end_layers(plan, len(self._groups) - 1 - (follower is not None), is_summed=len(states) > 0)
             return states
         every = torch.arange(len(batch.token_ids), device=self._device)
         states = model.forward(replace(batch, logit_rows=every), step, stored)
         if follower.stores(plan):
             follower.store(plan, batch, states, step, stored)
+            self._end_layers(plan, len(self._groups) - 1, is_summed=False)
+        else:
+            self._end_layers(plan, len(self._groups) - 2, is_summed=True)
         follower.note(plan, states)
         return states[batch.logit_rows]
 
@@ -373,6 +380,13 @@ class Executor:
             self._written(plan, layer)
         elif layer:  # the layer before ended in a sum, so that all ranks have stored it
             self._written(plan, layer - 1)
+
+    def _end_layers(self, plan: StepPlan, last: int, *, is_summed: bool) -> None:
+        """Marks the `last` layer as stored by all ranks; without a sum behind it, they have not met yet."""
+        if self.engine.group.is_cut:
+            if not is_summed:
+                self.engine.group.collective.meet()
+            self._written(plan, last)
 
     def _written(self, plan: StepPlan, layer: int) -> None:
         self.engine.pool.written(layer)

@@ -1,6 +1,7 @@
 """The plan of a step and its result: data without tensors, which ranks of one model can share."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -62,6 +63,13 @@ class BlockMove(Struct, frozen=True, array_like=True):
     group: int  # index of the KV group
     source: int  # a block of the pool; for "in" a slot of the host tier
     target: int  # a block of the pool; for "out" a slot of the host tier
+
+
+class TreeKVMoves(NamedTuple):
+    """Moves of one sequence's accepted tree KV from the order of the tree to the order of the text."""
+
+    blocks: tuple[list[int], ...]  # by KV group, its block table
+    places: Sequence[tuple[int, int]]  # (from, to), positions of its tokens
 
 
 class StepPlan(Struct, frozen=True, array_like=True):

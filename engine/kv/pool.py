@@ -34,10 +34,10 @@ from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import AHEAD_BYTES, PagesAhead
 from engine.kv.payload import Payload, size_of
-from engine.kv.token_moves import TokenSlots, TreeKVMoves, move_tokens
+from engine.kv.token_moves import TokenSlots, move_tokens
 from engine.model.kv_layout import KV_FORM_BY_DTYPE
 from engine.parallel.device_handle import DeviceHandle, handle_of, opened
-from engine.plan import NULL_BLOCK, BlockMove, Work
+from engine.plan import NULL_BLOCK, BlockMove, TreeKVMoves, Work
 from infra.process.shared_mapping import map_shared, shared_memory
 
 STORED_DTYPES: dict[str, torch.dtype] = {
@@ -186,12 +186,14 @@ class KVPool:
         meet()
         self._bytes.moved(targets)
 
-    def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:
+    def move_tokens(self, moves: Sequence[TreeKVMoves], meet: Callable[[], None] = lambda: None) -> None:
         """Copies tokens' KV within their sequences, in all layers, all at once; otherwise like `move`."""
         ways = [self._ways(group, moves) for group in range(len(self.counts))]
         self._bytes.begin_moves([[*sources.blocks, *targets.blocks] for sources, targets in ways])
+        meet()
         for tensor, group, (sources, targets) in zip(self._tensors, self.spec.groups, ways, strict=True):
             move_tokens(tensor, group, *self._index([*sources.slots, *targets.slots]).chunk(2))
+        meet()
         self._bytes.moved([targets.blocks for _, targets in ways])
 
     def _ways(self, group: int, moves: Sequence[TreeKVMoves]) -> tuple[TokenSlots, TokenSlots]:

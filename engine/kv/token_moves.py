@@ -13,13 +13,6 @@ from torch import Tensor
 from contracts.kv.spec import POOL_SCALE_BYTES, KVGroup
 
 
-class TreeKVMoves(NamedTuple):
-    """Moves of one sequence's accepted tree KV from the order of the tree to the order of the text."""
-
-    blocks: tuple[list[int], ...]  # by KV group, its block table
-    places: Sequence[tuple[int, int]]  # (from, to), positions of its tokens
-
-
 class TokenSlots(NamedTuple):
     """Places of tokens' KV in one group."""
 

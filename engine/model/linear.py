@@ -6,7 +6,6 @@ from itertools import accumulate
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from contracts.kinds import Quantization

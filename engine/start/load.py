@@ -5,10 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from msgspec import structs
 
-from contracts.kv.spec import KVSpec
 from engine.device import device_label, dtype_name
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
@@ -73,9 +71,9 @@ def load_engine(
     loaded = replace(load_model(config, progress, open_weights, group), peers=peers)
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
-    if group.is_cut:  # on a CPU all ranks' blocks are in this machine's memory
-        of_all = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0)
-        config = structs.replace(config, kv_memory=of_all // group.shard.ranks)
+    if group.is_cut:  # ranks share what is asked for; on a CPU all of their blocks are in this machine's memory
+        of_all, ranks = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0), group.shard.ranks
+        config = structs.replace(config, kv_memory=of_all // ranks, host_kv_memory=config.host_kv_memory // ranks)
     proposer = load_proposer(config, loaded, progress, open_weights)
     progress("profiling", 0.0)
     measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
@@ -83,19 +81,19 @@ def load_engine(
     progress("making the KV pool", 0.0)
     load = PoolLoad(longest, in_flight=loaded.backend.launch_depth * config.max_batch_tokens)
     counts, pool_bytes = _size_pool(config, loaded, proposer, load, progress)
-    tier = _make_tier(config, spec, device, pool_bytes)
+    slots = host_slots(config, spec, pool_bytes if device.type != "cuda" else 0)
+    tier = make_tier(config, loaded, slots)
     engine = loaded.with_pool(counts, tier, is_shared=shares_pool)
     engine.pool.begin()
     ranks, whole_spec = group.shard.ranks, loaded.whole_spec or spec
 
     model_config = _shortened(loaded.config, longest_in(spec, load, counts))
-    slots = tier.slots if tier is not None else 0
     rates = StartRates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
     load = structs.replace(load, longest=model_config.max_model_len)
     memory = Memory(
         weights_bytes=ranks * loaded.model.weights_bytes() + proposer.weights_bytes,
-        kv_pool_bytes=ranks * pool_bytes + proposer.own_kv_bytes,
-        host_tier_bytes=tier.bytes if tier is not None else 0,
+        kv_pool_bytes=pool_bytes + (ranks - 1) * bytes_of_counts(spec, counts) + proposer.own_kv_bytes,
+        host_tier_bytes=ranks * tier.bytes if tier is not None else 0,
         token_bytes=whole_spec.token_bytes(),
         tokens=tokens_in(spec, counts),
         sequences=sequences_in(spec, load, counts),
@@ -149,9 +147,11 @@ def _size_pool(
     return counts, bytes_of_counts(spec, counts)
 
 
-def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, pool_bytes: int) -> HostTier | None:
-    slots = host_slots(config, spec, pool_bytes if device.type != "cuda" else 0)
-    return HostTier(slots, spec.groups[0], device, config.host_kv_directory) if slots else None
+def make_tier(config: EngineConfig, loaded: LoadedModel, slots: int) -> HostTier | None:
+    """Makes a rank's part of the host tier. Raises `ConfigError` as `HostTier` does."""
+    if not slots:
+        return None
+    return HostTier(slots, loaded.spec.groups[0], loaded.backend.device, config.host_kv_directory)
 
 
 def _shortened(config: TextModel, max_tokens: int) -> TextModel:

@@ -75,10 +75,12 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
         is_original = config.get("original_lm_head") is True
         if checkpoint.holds("lm_heads.0.weight") and not is_original:
             given = (checkpoint.tensor(f"lm_heads.{head}.weight", (vocab, hidden)) for head in heads)
-            outputs = tuple(linears.fused([output.to(device)], None) for output in given)
+            own = target.group.shard.part(vocab)
+            outputs = tuple(linears.fused([output[own].to(device)], None) for output in given)
     checkpoint.refuse_unused(beginnings=("lm_heads.",) if is_original else ())
     tree = Tree.of(_choices(directory, config, count))
-    return MedusaProposer(MedusaHeads(count, first, later, outputs), target.model, target.backend, tree)
+    made = MedusaHeads(count, first, later, outputs, target.group, vocab)
+    return MedusaProposer(made, target.model, target.backend, tree)
 
 
 def _choices(directory: Path, config: dict[str, Any], heads: int) -> Sequence[Choice]:

@@ -16,7 +16,7 @@ from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, use_device
 from engine.kv.spec import make_spec
 from engine.model.adapted import Adapting
-from engine.model.config import ExpertsMLP, ModelConfig, computation
+from engine.model.config import ModelConfig, computation
 from engine.model.config_files import read_json
 from engine.model.cut import cut_config, refuse_width
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES, names_of
@@ -114,14 +114,12 @@ def _load_ours(
     open_weights: Callable[[Path], Checkpoint],
     group: RankGroup,
 ) -> LoadedModel:
-    refuse_width(model_config, group.shard.ranks)
     head_config = _head_config(config, model_config)
     with_head = model_config
     if head_config is not None:
         with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
+    refuse_width(with_head, group.shard.ranks)
     of_rank = cut_config(with_head, group.shard)
-    if group.is_cut:
-        config = _for_ranks(config, model_config)
     backend = choose(config, device, dtype, of_rank)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
@@ -140,10 +138,10 @@ def _load_ours(
         digest_of_head, head = "", None
         if head_config is not None and config.eagle:
             of_head = open_weights(Path(config.eagle))
-            head = load_head(head_config, model, of_head, backend, len(model_config.layers))
+            head = load_head(head_config, model, of_head, backend, len(model_config.layers), group)
             digest_of_head = of_head.digest()
         elif head_config is not None:
-            head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers))
+            head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers), group)
     unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
     behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
@@ -172,18 +170,6 @@ def _load_ours(
         group=group,
         whole_spec=whole_spec if group.is_cut else None,
     )
-
-
-def _for_ranks(config: EngineConfig, model: ModelConfig) -> EngineConfig:
-    """Returns the settings of a model that is cut among ranks. Raises `ConfigError` for settings that cannot be."""
-    uncut = {
-        "--speculation": "" if proposing(config) in ("none", "ngram") else config.speculation,
-        "--host-kv-memory": config.host_kv_memory,
-    }
-    for key, value in uncut.items():
-        if value:
-            raise ConfigError(key, value, "it does not work with --tensor-parallel yet")
-    return config
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:

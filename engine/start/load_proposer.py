@@ -61,9 +61,12 @@ class LoadedProposer:
 def load_proposer(
     config: EngineConfig, target: LoadedModel, progress: Progress, open_weights: Callable[[Path], Checkpoint]
 ) -> LoadedProposer:
-    """Raises `ModelError` or `ConfigError` for a proposer that does not fit the target."""
+    """Loads rank 0's proposer, or the part of it that is another rank's: of a draft model, nothing.
+
+    Raises `ModelError` or `ConfigError` for a proposer that does not fit the target.
+    """
     match proposing(config):
-        case "draft":
+        case "draft" if target.group.shard.rank == 0:
             return LoadedProposer(draft=load_draft(config, target, progress, open_weights))
         case "medusa":
             return LoadedProposer(medusa=load_medusa(config.medusa, target, progress))

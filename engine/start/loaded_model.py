@@ -55,10 +55,11 @@ class LoadedModel:
         backend = self.backend
         make = partial(KVPool, self.spec, counts, backend.device, backend.mover, backend.codec)
         pool = make(tier, is_shared=is_shared, descriptors=descriptors)
+        slots = tier.slots if tier is not None else 0
         if backend.device.type == "cuda":
-            others = [make(handles=each, own=pool) for each in self.peers.make_device_pool(counts)]
+            others = [make(handles=each, own=pool) for each in self.peers.make_device_pool(counts, slots)]
         else:
-            shared = self.peers.make_pool(counts, bytes_of_groups(self.spec, counts))
+            shared = self.peers.make_pool(counts, bytes_of_groups(self.spec, counts), slots)
             others = [make(descriptors=each) for each in shared]
         attention = backend.attention(self.config, pool.layers)
         depth, adapters = backend.launch_depth, self.adapters

@@ -1,25 +1,31 @@
 """Runs the plans of rank 0 on another rank: the same products over this rank's part, without drawing tokens."""
 
 import socket
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from contracts.errors import AdapterError
 from engine.adapters.slots import AdapterSlots
+from engine.backends.base import DecodeSteps
 from engine.device import device_errors
-from engine.executor import Executor
+from engine.executor import Engine, Executor
 from engine.model.batch import Sampled
 from engine.model.formats.registry import open_checkpoint
 from engine.parallel.distributed import MeetingFile
 from engine.parallel.rank_group import RankGroup
-from engine.plan import StepPlan
+from engine.plan import StepPlan, StepResult
+from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.speculation.verify.verification import works_by_row
 from engine.start.device_memory import device_memory
+from engine.start.load import make_tier
 from engine.start.load_model import load_model
+from engine.start.load_proposer import load_proposer
 from engine.start.recording import record_decode_steps
 from worker.ranks.joining import join
 from worker.ranks.orders import (
@@ -31,8 +37,10 @@ from worker.ranks.orders import (
     LoadShard,
     MakePool,
     Move,
+    MoveTokens,
     Order,
     PoolHandles,
+    Propose,
     ReadAdapter,
     RecordSteps,
     Spare,
@@ -40,19 +48,39 @@ from worker.ranks.orders import (
     send,
 )
 
+MAX_STEPS_KEPT = 4
+"""Steps behind which rank 0 may still propose: more than it launches before it collects one."""
+
 
 class RankExecutor(Executor):
     """An executor whose tokens are drawn by rank 0."""
+
+    def __init__(self, engine: Engine, proposer: ModelProposer | None) -> None:
+        super().__init__(engine, proposer=proposer)
+        self._followed: deque[tuple[StepPlan, Tensor]] = deque(maxlen=MAX_STEPS_KEPT)
+
+    def with_steps(self, steps: DecodeSteps | None) -> "RankExecutor":
+        return RankExecutor(replace(self.engine, decode_steps=steps), self._proposer)
 
     def follow(self, plan: StepPlan, recorded: bool) -> None:
         """Runs a step and keeps the tokens that rank 0 has drawn. Raises `DeviceError`, and `RankError` among them."""
         with torch.inference_mode(), device_errors():
             self.engine.pool.begin_step(plan.works, is_read=False)
-            self._logits(plan, self._before, recorded)
+            hidden, _, _ = self._logits(plan, self._before, recorded)
+            if self._proposer is not None:
+                self._followed.append((plan, hidden))
             works = works_by_row([work for work in plan.works if work.sampling is not None])
             count = sum(len(work.samples) for work in works)
             tokens = torch.empty(count, dtype=torch.int64, device=self._device)
             self._before = Sampled(self.engine.group.collective.broadcast(tokens) if works else tokens, works)
+
+    def propose(self, result: StepResult) -> None:
+        """Proposes as rank 0 does, which needs this rank's part of layers and logits. Raises as `follow` does."""
+        with torch.inference_mode(), device_errors():
+            if self._proposer is not None:  # else rank 0 has it whole
+                plan, hidden = next(step for step in self._followed if step[0].step == result.step)
+                self._proposer.propose(plan, result, hidden)
+            self.engine.group.collective.meet()
 
 
 def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: socket.socket) -> None:
@@ -65,30 +93,41 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
         stream.sendall(JOINING)
     with closing(join(begin.shard, begin.way)) as collective:
         group = RankGroup(begin.shard, collective)
-        loaded = load_model(begin.config, silent, open_checkpoint, group)
+        config = begin.config
+        loaded = load_model(config, silent, open_checkpoint, group)
+        drafting = load_proposer(config, loaded, silent, open_checkpoint)
         stream.sendall(LOADED)
         executor: RankExecutor | None = None
         for order, descriptors in orders:
             match order:
-                case MakePool(counts):
+                case MakePool(counts, slots):
                     executor = None  # its pool goes before there is another
-                    executor = RankExecutor(loaded.with_pool(counts, descriptors=descriptors))
+                    engine = loaded.with_pool(counts, make_tier(config, loaded, slots), descriptors=descriptors)
+                    executor = RankExecutor(engine, drafting.begin(engine, tuple(counts), loaded.config, silent))
+                    del engine
                     if loaded.backend.device.type == "cuda":
                         send(stream, PoolHandles(executor.engine.pool.handles()))
                 case TellSpare():
                     memory = device_memory(loaded.backend.device)
-                    send(stream, Spare(memory.spare(begin.config.gpu_memory_utilization)))
+                    send(stream, Spare(memory.spare(config.gpu_memory_utilization)))
                 case RecordSteps(longest):
                     assert executor is not None
-                    engine = executor.engine
-                    steps = record_decode_steps(begin.config, loaded, engine.pool, longest, silent, ())
-                    executor = RankExecutor(replace(engine, decode_steps=steps))
+                    pool = executor.engine.pool
+                    executor = executor.with_steps(
+                        record_decode_steps(config, loaded, pool, longest, silent, drafting.tree)
+                    )
                 case Move(moves):
                     assert executor is not None
                     executor.move(moves)
+                case MoveTokens(places):
+                    assert executor is not None
+                    executor.move_tokens(places)
                 case Launch(plan, recorded):
                     assert executor is not None
                     executor.follow(plan, recorded)
+                case Propose(step, tokens, accepted):
+                    assert executor is not None
+                    executor.propose(StepResult(step, tokens, accepted=accepted))
                 case ReadAdapter(directory):
                     send(stream, _load_adapter(loaded.adapters, Path(directory)))
                 case FreeAdapter(digest):

@@ -7,13 +7,15 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TypeVar
 
+from msgspec import structs
+
 from contracts.errors import RankError
 from engine.parallel.device_handle import DeviceHandle
 from engine.parallel.distributed import DistributedBackend, MeetingFile
 from engine.parallel.rank_group import RankGroup
 from engine.parallel.shard import Shard
 from engine.parallel.shared_memory import RankWires, make_wires
-from engine.plan import BlockMove, StepPlan
+from engine.plan import BlockMove, StepPlan, StepResult, TreeKVMoves
 from infra.config.engine import EngineConfig
 from infra.process.shared_mapping import shared_memory
 from worker.ranks.joining import join
@@ -27,8 +29,10 @@ from worker.ranks.orders import (
     LoadShard,
     MakePool,
     Move,
+    MoveTokens,
     Order,
     PoolHandles,
+    Propose,
     ReadAdapter,
     RecordSteps,
     Spare,
@@ -70,19 +74,19 @@ class RankStreams:
         """Begins a rank that reads orders from `stream`, and lets go of what that rank has now."""
         raise NotImplementedError
 
-    def make_pool(self, counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    def make_pool(self, counts: Sequence[int], sizes: Sequence[int], slots: int) -> list[list[int]]:
         """Lets each rank make a new pool in memory that is shared. The first call waits until all have loaded."""
         self._wait_until_loaded()
         made = []
         for rank in range(1, 1 + len(self._streams)):
             made.append([shared_memory("baton-rank-kv", size) for size in sizes])
-            self._tell_rank(rank, MakePool(list(counts)), made[-1])
+            self._tell_rank(rank, MakePool(list(counts), slots), made[-1])
         return made
 
-    def make_device_pool(self, counts: Sequence[int]) -> list[list[DeviceHandle]]:
+    def make_device_pool(self, counts: Sequence[int], slots: int) -> list[list[DeviceHandle]]:
         """Lets each rank make a new pool on its GPU. The first call waits until all have loaded."""
         self._wait_until_loaded()
-        self._tell(MakePool(list(counts)))
+        self._tell(MakePool(list(counts), slots))
         return [each.handles for each in self._answers(PoolHandles)]
 
     def least_spare(self) -> int:
@@ -102,11 +106,18 @@ class RankStreams:
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._tell(Move(list(moves)))
 
+    def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:
+        self._tell(MoveTokens(list(moves)))
+
     def record(self, longest: int) -> None:
         self._tell(RecordSteps(longest))
 
     def launch(self, plan: StepPlan, recorded: bool) -> None:
-        self._tell(Launch(plan, recorded))
+        works = [work if work.tokens is None else structs.replace(work, tokens=None) for work in plan.works]
+        self._tell(Launch(structs.replace(plan, works=works), recorded))  # texts are for penalties and draft models
+
+    def propose(self, result: StepResult) -> None:
+        self._tell(Propose(result.step, result.tokens, result.accepted))
 
     def load_adapter(self, directory: Path) -> list[AdapterAnswer]:
         """Lets each rank load an adapter, and waits for their answers. On any thread, for one adapter at a time."""

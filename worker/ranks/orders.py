@@ -10,7 +10,7 @@ from engine.parallel.device_handle import DeviceHandle
 from engine.parallel.distributed import MeetingFile
 from engine.parallel.shard import Shard
 from engine.parallel.shared_memory import RankWires
-from engine.plan import BlockMove, StepPlan
+from engine.plan import BlockMove, StepPlan, TreeKVMoves
 from infra.config.engine import EngineConfig
 
 LENGTH_BYTES = 4
@@ -34,6 +34,7 @@ class MakePool(Struct, frozen=True, tag=True):
     """
 
     counts: list[int]
+    slots: int  # of the host tier
 
 
 class TellSpare(Struct, frozen=True, tag=True):
@@ -42,6 +43,10 @@ class TellSpare(Struct, frozen=True, tag=True):
 
 class Move(Struct, frozen=True, tag=True):
     moves: list[BlockMove]
+
+
+class MoveTokens(Struct, frozen=True, tag=True):
+    moves: list[TreeKVMoves]
 
 
 class RecordSteps(Struct, frozen=True, tag=True):
@@ -53,6 +58,14 @@ class RecordSteps(Struct, frozen=True, tag=True):
 class Launch(Struct, frozen=True, tag=True):
     plan: StepPlan
     recorded: bool
+
+
+class Propose(Struct, frozen=True, tag=True):
+    """Propose behind a launched step that gave these tokens, then meet the other ranks."""
+
+    step: int
+    tokens: list[list[int]]
+    accepted: dict[int, list[int]]
 
 
 class ReadAdapter(Struct, frozen=True, tag=True):
@@ -80,7 +93,9 @@ class Spare(Struct, frozen=True, tag=True):
     bytes: int
 
 
-Order = LoadShard | MakePool | TellSpare | Move | RecordSteps | Launch | ReadAdapter | FreeAdapter
+Order = (
+    LoadShard | MakePool | TellSpare | Move | MoveTokens | RecordSteps | Launch | Propose | ReadAdapter | FreeAdapter
+)
 Answer = AdapterAnswer | PoolHandles | Spare
 JOINING, LOADED = b"\2", b"\1"
 """What a rank says before it waits for the others at a `MeetingFile`, and when it has loaded the model."""

@@ -27,6 +27,7 @@ from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
+from engine.parallel.rank_group import RankGroup
 from engine.speculation.proposers.eagle_head import EagleHead, HeadNorms
 
 COPIED_TENSORS = ("embed_tokens.", "lm_head.")
@@ -63,9 +64,16 @@ def own_head_config(model: ModelConfig) -> ModelConfig:
 
 
 def load_head(
-    config: ModelConfig, model: Transformer[Any], checkpoint: Checkpoint, backend: Backend[Any, Any], first: int
+    config: ModelConfig,
+    model: Transformer[Any],
+    checkpoint: Checkpoint,
+    backend: Backend[Any, Any],
+    first: int,
+    group: RankGroup,
 ) -> EagleHead[Any]:
-    """Loads the head with this `config` from a published `checkpoint`; its KV is that of layer `first`.
+    """Loads this rank's part of the head with this `config` from a published `checkpoint`.
+
+    Its KV is that of layer `first`.
 
     Raises `ModelError` for a tensor that is missing, has another shape, or is not expected.
     """
@@ -76,7 +84,7 @@ def load_head(
     if not checkpoint.holds(f"layers.0.{of_layer.attention_norm}.weight"):
         of_layer = structs.replace(of_layer, attention_norm=None)
     names = ModelNames(layer="layers.{}", of_layer=of_layer)
-    make: LinearFactory[Any] = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype)
+    make: LinearFactory[Any] = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype, group=group)
     joined = make.linear(["fc"], [hidden], 2 * hidden, checkpoint.holds("fc.bias"))
     layer = load_layer(config, make, names.in_layer(0), 0)
     if checkpoint.holds("embed_tokens.weight"):
@@ -89,15 +97,20 @@ def load_head(
 
 
 def load_own_head(
-    config: ModelConfig, model: Transformer[Any], checkpoint: Checkpoint, backend: Backend[Any, Any], first: int
+    config: ModelConfig,
+    model: Transformer[Any],
+    checkpoint: Checkpoint,
+    backend: Backend[Any, Any],
+    first: int,
+    group: RankGroup,
 ) -> EagleHead[Any]:
-    """Loads the head after the last layer, number `first` - 1, of the model's own `checkpoint`.
+    """Loads this rank's part of the head after the last layer, number `first` - 1, of the model's own `checkpoint`.
 
     Raises `ModelError` for a tensor that is missing or has another shape.
     """
     hidden, names = config.hidden_size, names_of(config)
     prefix = names.layer.format(first)
-    make: LinearFactory[Any] = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype)
+    make: LinearFactory[Any] = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype, group=group)
     norms = HeadNorms(
         embedding=make.norm(f"{prefix}.enorm", hidden),
         state=make.norm(f"{prefix}.hnorm", hidden),

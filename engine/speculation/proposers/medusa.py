@@ -23,6 +23,7 @@ from engine.backends.sampler import Draw
 from engine.device import to_device
 from engine.model.linear import Linear
 from engine.model.model import Model
+from engine.parallel.rank_group import RankGroup
 from engine.plan import Proposal, StepPlan, StepResult
 from engine.speculation.proposers.choices import Tree
 from engine.speculation.verify.verification import row_count
@@ -37,7 +38,9 @@ class MedusaHeads:
     count: int
     first: Linear  # [heads x hidden]: the first block of each head; all read the same states
     later: tuple[tuple[Linear, ...], ...]  # for each later block, that of each head
-    outputs: tuple[Linear, ...]  # [vocab] for each head; empty: the model's own
+    outputs: tuple[Linear, ...]  # [this rank's part of the vocabulary] for each head; empty: the model's own
+    group: RankGroup
+    vocab: int
 
     def states(self, hidden: Tensor) -> Tensor:
         """Returns `[rows, heads, hidden]` of the model's normed states `[rows, hidden]`."""
@@ -52,7 +55,8 @@ class MedusaHeads:
         states = self.states(hidden)
         if not self.outputs:
             return model.logits(states.flatten(0, 1))
-        return torch.stack([output(states[:, head]) for head, output in enumerate(self.outputs)], 1).flatten(0, 1)
+        own = torch.stack([output(states[:, head]) for head, output in enumerate(self.outputs)], 1).flatten(0, 1)
+        return self.group.collective.gather(own, self.group.shard.lengths(self.vocab))
 
     def bytes(self) -> int:
         layers = (self.first, *(block for blocks in self.later for block in blocks), *self.outputs)

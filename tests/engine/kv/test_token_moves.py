@@ -6,8 +6,8 @@ from contracts.kv.spec import KVGroup, KVSpec
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool
-from engine.kv.token_moves import TreeKVMoves
 from engine.model.kv_layout import QuantizedLayer
+from engine.plan import TreeKVMoves
 
 BLOCK, WIDTH, LAYERS = 8, 6, (0, 2)
 

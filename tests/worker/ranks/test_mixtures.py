@@ -1,13 +1,17 @@
 """Requests of all kinds together are answered by workers of several ranks as each is alone by a worker of one rank."""
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from tests.engine.grammars.answering import random_model
 from tests.engine.mixtures import ERROR, Mixture
+from tests.engine.speculation.heads import build_head
+from tests.engine.speculation.medusa_heads import build_heads
 from tests.engine.test_golden import make_engine
 from tests.worker.ranks.follower_threads import engine_of_ranks
 
@@ -44,3 +48,38 @@ def test_a_crowd_is_answered_as_each_of_it_alone(
     met = ["preempted", "forks", "found in the cache", "scored", "prompts scored", "handed over with a grammar"]
     for kind in [*met, *["guesses", "right guesses"] * bool(guesses)]:
         assert mixture.seen[kind] > 0, kind
+
+
+@pytest.mark.parametrize(
+    ("drafts", "backend", "prefill", "decode", "window"),
+    [
+        ("eagle", "native", 2, 4, 0),
+        ("eagle", "torch", 1, 2, 19),
+        ("medusa", "native", 1, 2, 0),
+        ("draft", "native", 2, 2, 0),
+    ],
+)
+def test_drafts_change_no_answer(
+    drafts: str, backend: str, prefill: int, decode: int, window: int, tmp_path: Path
+) -> None:
+    """A head's KV is cut as the model's; drafts that branch move KV on all ranks; a draft model is rank 0's alone."""
+    model = random_model(tmp_path / "model", window=window)
+    if drafts == "eagle":
+        build_head(tmp_path / "drafts", AutoConfig.from_pretrained(model), kv_heads=4 if window else 0)
+    elif drafts == "medusa":
+        build_heads(tmp_path / "drafts", 3, 1)
+    else:  # its drafts are right, as far as nothing but logits decides
+        shutil.copytree(model, tmp_path / "drafts")
+    settings: dict[str, object] = dict(cpu_backend=backend, block_size=8)
+    own = settings | {"speculation": drafts, "draft_model" if drafts == "draft" else drafts: str(tmp_path / "drafts")}
+    with ExitStack() as stack:
+        engines = [
+            stack.enter_context(engine_of_ranks(model, ranks, **own)).engine if ranks > 1 else make_engine(model, **own)
+            for ranks in (prefill, decode)
+        ]
+        pair = [replace(engine, launch_depth=2) for engine in engines]
+        mixture = Mixture((pair[0], pair[1]), model, alone=make_engine(model, **settings))
+        prompting = drafts == "medusa"
+        assert not mixture.wrong(seed=3, count=12, guesses=8 if prompting else 3, prompting=prompting)
+    met = ["preempted", "found in the cache", "guesses", "right guesses", *["moved"] * (drafts == "medusa")]
+    assert not [kind for kind in met if not mixture.seen[kind]]

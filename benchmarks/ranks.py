@@ -1,0 +1,194 @@
+"""Measures a model on ranks of one thread each, beside one rank of as many threads: `python -m benchmarks.ranks`.
+
+    python -m benchmarks.ranks [--ranks 2] [--dtype fp32] [--rounds 20]
+
+Both compute the same steps in alternating rounds: decode steps of a batch, and a whole prompt. *times* are the median,
+over rounds, of the ratio of the two times; *at best* is the ratio of the least times, which other processes of a busy
+machine disturb least; *processor* is the ratio of processor time, which does not depend on who waits. *exchanging* is
+the part of rank 0's time between the call and the return of its collective: copies, sums, and waiting for other ranks.
+The table of memory counts what each rank holds.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.processes import as_a_worker
+from benchmarks.processes.in_process import GREEDY, quiet
+from benchmarks.random_model import make
+from benchmarks.report import head, in_turns, machine, row
+from contracts.kv.spec import blocks_for
+from engine.executor import Executor
+from engine.parallel.rank_group import RankGroup
+from engine.plan import StepPlan, Work
+from engine.start.load import LoadedEngine, load_engine
+from infra.config.engine import EngineConfig
+from worker.ranks.starting import RankProcesses
+
+SHAPE = "142m"
+BATCH, CONTEXT_TOKENS, STEPS_OF_TURN = 32, 128, 4
+PROMPT_TOKENS = 1024
+MAX_TIMES = {"decode": 1.15, "prompt": 1.1}
+"""Targets: time on two ranks of one thread over that on one rank of two threads."""
+NANOSECONDS = 1e9
+
+
+class Measured(NamedTuple):
+    seconds: float
+    processor: float  # seconds of all ranks' threads
+    exchanging: float  # seconds of rank 0
+
+
+class TimedCollective:
+    """A collective whose calls are timed."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._timed, getattr(self._own, name))
+
+    def _timed(self, call: Callable[..., Any], *given: Any) -> Any:
+        begin = perf_counter()
+        found = call(*given)
+        self.seconds += perf_counter() - begin
+        return found
+
+
+class Width:
+    """One width's engine, with the same texts as the other's."""
+
+    def __init__(self, engine: LoadedEngine, threads: int, collective: TimedCollective | None = None) -> None:
+        self.engine = engine
+        self._executor = Executor(engine)
+        self._threads = threads
+        self._collective = collective
+        self._numbers = iter(range(1 << 30))
+        self._others = children()
+        generator = torch.Generator().manual_seed(0)
+        vocabulary = engine.model_config.vocab_size
+        self._prompt = torch.randint(vocabulary, (PROMPT_TOKENS,), generator=generator).tolist()
+        self._tokens = torch.randint(vocabulary, (BATCH,), generator=generator).tolist()
+
+    def decode(self) -> Measured:
+        """Measures one of some steps that all compute the token behind the same context."""
+        block = self.engine.pool.spec.groups[0].block_tokens
+        count = blocks_for(CONTEXT_TOKENS + 1, block)
+
+        def table(index: int) -> list[int]:
+            return list(range(1 + index * count, 1 + (index + 1) * count))
+
+        works = [Work(i, CONTEXT_TOKENS, [token], (table(i),), GREEDY) for i, token in enumerate(self._tokens)]
+        return self._measured(works, STEPS_OF_TURN)
+
+    def prompt(self) -> Measured:
+        table = list(range(1, 1 + blocks_for(PROMPT_TOKENS, self.engine.pool.spec.groups[0].block_tokens)))
+        return self._measured([Work(0, 0, self._prompt, (table,), GREEDY)], 1)
+
+    def _measured(self, works: list[Work], steps: int) -> Measured:
+        torch.set_num_threads(self._threads)
+        before, exchanged, begin = self._processor(), self._exchanged(), perf_counter()
+        for _ in range(steps):
+            self._executor.launch(StepPlan(next(self._numbers), works))
+            assert all(self._executor.collect().tokens)
+        seconds = perf_counter() - begin
+        processor, exchanging = self._processor() - before, self._exchanged() - exchanged
+        return Measured(seconds / steps, processor / steps, exchanging / steps)
+
+    def _exchanged(self) -> float:
+        return 0.0 if self._collective is None else self._collective.seconds
+
+    def _processor(self) -> float:
+        ranks = [os.getpid(), *(self._others if self._collective is not None else [])]
+        return sum(processor_seconds(pid) for pid in ranks)
+
+
+def children() -> list[int]:
+    found = Path("/proc/self/task").glob("*/children")
+    return [int(child) for path in found for child in path.read_text().split()]
+
+
+def processor_seconds(pid: int) -> float:
+    """Returns what all threads of a process have run for."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / NANOSECONDS
+
+
+@contextmanager
+def widths(directory: Path, ranks: int, dtype: str) -> Iterator[dict[str, Width]]:
+    config = EngineConfig(
+        model=str(directory), device="cpu", dtype=dtype, max_model_len=PROMPT_TOKENS + 16, kv_memory=1 << 30
+    )  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        torch.set_num_threads(ranks)
+        alone = Width(load_engine(config, quiet), ranks)
+        torch.set_num_threads(1)
+        others = RankProcesses(config, ranks, threads=1)
+        stack.callback(others.close)
+        timed = TimedCollective(others.group.collective)
+        group = RankGroup(others.group.shard, timed)
+        cut = Width(load_engine(config, quiet, group=group, peers=others), 1, timed)
+        yield {"one rank": alone, f"{ranks} ranks": cut}
+
+
+def print_memory(made: dict[str, Width]) -> None:
+    print(head("", "weights of a rank", "of one rank's", "KV of a token on a rank", "of one rank's"))
+    (whole, *_) = made.values()
+    weights, token = whole.engine.model.weights_bytes(), whole.engine.pool.spec.token_bytes()
+    for name, each in made.items():
+        own, kv = each.engine.model.weights_bytes(), each.engine.pool.spec.token_bytes()
+        print(row(name, f"{own / 1e6:.1f} MB", f"{own / weights:.3f}", f"{kv} bytes", f"{kv / token:.3f}"))
+    print()
+
+
+def print_times(made: dict[str, Width], rounds: int) -> None:
+    (one, several) = made
+    print(head("step", one, several, "times", "target", "at best", "processor", "exchanging"))
+    for name, target in MAX_TIMES.items():
+        found = in_turns({width: getattr(each, name) for width, each in made.items()}, rounds)
+
+        def figures(width: str, field: str, found: list[dict[str, Measured]] = found) -> list[float]:
+            return [getattr(each[width], field) for each in found]
+
+        def ratio(field: str, take: Callable[[list[float]], float]) -> float:
+            if take is min:
+                return min(figures(several, field)) / min(figures(one, field))
+            return take([a / b for a, b in zip(figures(several, field), figures(one, field), strict=True)])
+
+        times = [f"{1e3 * median(figures(width, 'seconds')):.1f} ms" for width in made]
+        share = median(figures(several, "exchanging")) / median(figures(several, "seconds"))
+        ratios = [f"{ratio('seconds', median):.2f}", f"{target}", f"{ratio('seconds', min):.2f}"]
+        print(row(name, *times, *ratios, f"{ratio('processor', median):.2f}", f"{100 * share:.0f}%"), flush=True)
+
+
+def main() -> int:
+    parser = as_a_worker.options("ranks", __doc__ or "", rounds=20)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--model", default="", help="a model's directory; without it, one with random weights is made")
+    given = parser.parse_args()
+
+    def measure() -> None:
+        with TemporaryDirectory() as made, ExitStack() as stack:
+            directory = Path(given.model or made)
+            if not given.model:
+                make(directory, SHAPE)
+            both = stack.enter_context(widths(directory, given.ranks, given.dtype))
+            load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+            print(f"{machine(given.ranks)}; {given.model or SHAPE} in {given.dtype}; load {load}\n")
+            print_memory(both)
+            print_times(both, given.rounds)
+
+    return as_a_worker.run(measure, given.threads)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
