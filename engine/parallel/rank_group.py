@@ -13,7 +13,7 @@ class Collective(Protocol):
     """Operations that all ranks begin in the same order. Raises `RankError` if a rank is gone or hangs."""
 
     def sum(self, own: Tensor) -> Tensor:
-        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`."""
+        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`. It may be `own`."""
         ...
 
     def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:

@@ -10,6 +10,7 @@ sums are long. To keep eight splits of a shorter sum apart would cost up to 8% o
 
 from collections.abc import Sequence
 
+import torch
 from msgspec import Struct
 from torch import Tensor
 
@@ -40,8 +41,8 @@ def split_sum(inputs: int, *uncut: int, ranks: int = 1) -> SumOrder:
     return SumOrder(max(1, splits // ranks), ranks > 1)
 
 
-def tree_sum(parts: Sequence[Tensor]) -> Tensor:
-    """Adds tensors of one shape in the tree above; their number is a power of two."""
-    while len(parts) > 1:
+def tree_sum(parts: Sequence[Tensor], place: Tensor | None = None) -> Tensor:
+    """Adds tensors of one shape in the tree above, of two or more into a `place`; their number is a power of two."""
+    while len(parts) > 2:
         parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+    return torch.add(*parts, out=place) if len(parts) == 2 else parts[0]

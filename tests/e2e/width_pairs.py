@@ -36,7 +36,7 @@ WIDTHS = (1, 2, 4)
 PAIRS = tuple(product(WIDTHS, WIDTHS))
 LENGTHS = [20, 300, 90, 210, 40, 400]
 NEW_TOKENS = 60
-SMALL = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "512")
+SMALL = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "480")
 NGRAM = ("--speculation", "ngram", "--speculative-tokens", "3")
 
 
@@ -45,19 +45,20 @@ class Kind:
     """A kind of model, the pool in which sequences of it are preempted, and options of its workers."""
 
     variant: str
-    kv_memory: str
+    kv_kib: int  # at widths of up to `kv_heads`; with more, ranks hold the same
+    kv_heads: int
     options: tuple[str, ...] = NGRAM
     quantization: Quantization = "none"
     kv_dtype: str = "auto"
 
 
 KINDS = {
-    "llama": Kind("llama", "3MiB", ("--speculation", "eagle", "--eagle", "{directory}/head")),
-    "qwen3-moe": Kind("qwen3-moe", "3MiB"),
-    "deepseek-v3": Kind("deepseek-v3", "3MiB"),
-    "gemma3": Kind("gemma3", "3MiB", ("--speculation", "draft", "--draft-model", "{directory}/model")),
-    "int4": Kind("llama", "3MiB", quantization="int4"),
-    "fp8 KV": Kind("llama", "1MiB", kv_dtype="fp8"),
+    "llama": Kind("llama", 1536, 2, ("--speculation", "eagle", "--eagle", "{directory}/head")),
+    "qwen3-moe": Kind("qwen3-moe", 1536, 2),
+    "deepseek-v3": Kind("deepseek-v3", 1024, 1),
+    "gemma3": Kind("gemma3", 4096, 2, ("--speculation", "draft", "--draft-model", "{directory}/model")),
+    "int4": Kind("llama", 3072, 4, quantization="int4"),
+    "fp8 KV": Kind("llama", 512, 2, kv_dtype="fp8"),
 }
 
 
@@ -94,7 +95,8 @@ def run_pair(directory: Path, kind: Kind, runs: Sequence[Golden], prefill: int, 
     scratch = directory / f"{prefill}x{decode}"
     scratch.mkdir()
     options = [each.format(directory=directory) for each in kind.options]
-    options += ["--quantization", kind.quantization, "--kv-dtype", kind.kv_dtype, "--kv-memory", kind.kv_memory]
+    options += ["--quantization", kind.quantization, "--kv-dtype", kind.kv_dtype]
+    options += ["--kv-memory", f"{kind.kv_kib * -(-max(prefill, decode) // kind.kv_heads)}KiB"]
     options += ["--prefill-tp", str(prefill), "--decode-tp", str(decode)]
     role = "prefill" if prefill > decode else "decode"
     with System(scratch, directory / "model", prefill=2, decode=2, worker=(*SMALL, *options)) as system:
@@ -105,7 +107,7 @@ def run_pair(directory: Path, kind: Kind, runs: Sequence[Golden], prefill: int, 
         system.start_worker(f"{role}-0")
         system.address(f"{role}-0")
         wait_until(lambda: system.usable() == len(system.workers), "the gateway to know all workers")
-        found = [each for _ in range(2) for each in complete_all(system.gateway_url, runs)]
+        found = complete_all(system.gateway_url, [*runs, *runs])
         loads = [record.load for record in system.wait_until_idle()]
     pairs = zip(found, [*runs, *runs], strict=True)
     differing = sum(own != token for tokens, run in pairs for own, token in zip(tokens, run.tokens, strict=True))
