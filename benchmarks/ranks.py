@@ -2,11 +2,11 @@
 
     python -m benchmarks.ranks [--ranks 2] [--dtype fp32] [--rounds 20]
 
-Both compute the same steps in alternating rounds: decode steps of a batch, and a whole prompt. *times* are the median,
-over rounds, of the ratio of the two times; *at best* is the ratio of the least times, which other processes of a busy
-machine disturb least; *processor* is the ratio of processor time, which does not depend on who waits. *exchanging* is
-the part of rank 0's time between the call and the return of its collective: copies, sums, and waiting for other ranks.
-The table of memory counts what each rank holds.
+All compute the same steps in alternating rounds: decode steps of a batch, and a whole prompt. *times* is the median,
+over rounds, of the ratio of both times; *at best* is the ratio of the least times, which other processes of a busy
+machine disturb least. *work* is the least processor time of rank 0 over that of one rank of one thread, divided by the
+ranks: what is above 1 is not divided, or exchanges; waiting does not count. *exchanging* is the part of rank 0's time
+in its collective: copies, sums, and waiting for other ranks. The table of memory counts what each rank holds.
 """
 
 import os
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import torch
@@ -39,12 +39,12 @@ BATCH, CONTEXT_TOKENS, STEPS_OF_TURN = 32, 128, 4
 PROMPT_TOKENS = 1024
 MAX_TIMES = {"decode": 1.15, "prompt": 1.1}
 """Targets: time on two ranks of one thread over that on one rank of two threads."""
-NANOSECONDS = 1e9
+ONE_THREAD = "one rank of one thread"
 
 
 class Measured(NamedTuple):
     seconds: float
-    processor: float  # seconds of all ranks' threads
+    work: float  # seconds of rank 0's thread on a processor
     exchanging: float  # seconds of rank 0
 
 
@@ -70,11 +70,11 @@ class Width:
 
     def __init__(self, engine: LoadedEngine, threads: int, collective: TimedCollective | None = None) -> None:
         self.engine = engine
+        self.ranks = engine.group.shard.ranks
         self._executor = Executor(engine)
         self._threads = threads
         self._collective = collective
         self._numbers = iter(range(1 << 30))
-        self._others = children()
         generator = torch.Generator().manual_seed(0)
         vocabulary = engine.model_config.vocab_size
         self._prompt = torch.randint(vocabulary, (PROMPT_TOKENS,), generator=generator).tolist()
@@ -97,37 +97,22 @@ class Width:
 
     def _measured(self, works: list[Work], steps: int) -> Measured:
         torch.set_num_threads(self._threads)
-        before, exchanged, begin = self._processor(), self._exchanged(), perf_counter()
+        work, exchanged, begin = thread_time(), self._exchanged(), perf_counter()
         for _ in range(steps):
             self._executor.launch(StepPlan(next(self._numbers), works))
             assert all(self._executor.collect().tokens)
         seconds = perf_counter() - begin
-        processor, exchanging = self._processor() - before, self._exchanged() - exchanged
-        return Measured(seconds / steps, processor / steps, exchanging / steps)
+        return Measured(*(each / steps for each in (seconds, thread_time() - work, self._exchanged() - exchanged)))
 
     def _exchanged(self) -> float:
         return 0.0 if self._collective is None else self._collective.seconds
 
-    def _processor(self) -> float:
-        ranks = [os.getpid(), *(self._others if self._collective is not None else [])]
-        return sum(processor_seconds(pid) for pid in ranks)
-
-
-def children() -> list[int]:
-    found = Path("/proc/self/task").glob("*/children")
-    return [int(child) for path in found for child in path.read_text().split()]
-
-
-def processor_seconds(pid: int) -> float:
-    """Returns what all threads of a process have run for."""
-    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / NANOSECONDS
-
 
 @contextmanager
-def widths(directory: Path, ranks: int, dtype: str) -> Iterator[dict[str, Width]]:
+def widths(directory: Path, ranks: int, dtype: Any) -> Iterator[dict[str, Width]]:
     config = EngineConfig(
         model=str(directory), device="cpu", dtype=dtype, max_model_len=PROMPT_TOKENS + 16, kv_memory=1 << 30
-    )  # type: ignore[arg-type]
+    )
     with ExitStack() as stack:
         torch.set_num_threads(ranks)
         alone = Width(load_engine(config, quiet), ranks)
@@ -137,37 +122,36 @@ def widths(directory: Path, ranks: int, dtype: str) -> Iterator[dict[str, Width]
         timed = TimedCollective(others.group.collective)
         group = RankGroup(others.group.shard, timed)
         cut = Width(load_engine(config, quiet, group=group, peers=others), 1, timed)
-        yield {"one rank": alone, f"{ranks} ranks": cut}
+        yield {"one rank": alone, f"{ranks} ranks": cut, ONE_THREAD: Width(alone.engine, 1)}
 
 
 def print_memory(made: dict[str, Width]) -> None:
     print(head("", "weights of a rank", "of one rank's", "KV of a token on a rank", "of one rank's"))
     (whole, *_) = made.values()
     weights, token = whole.engine.model.weights_bytes(), whole.engine.pool.spec.token_bytes()
-    for name, each in made.items():
+    for name, each in list(made.items())[:2]:
         own, kv = each.engine.model.weights_bytes(), each.engine.pool.spec.token_bytes()
         print(row(name, f"{own / 1e6:.1f} MB", f"{own / weights:.3f}", f"{kv} bytes", f"{kv / token:.3f}"))
     print()
 
 
 def print_times(made: dict[str, Width], rounds: int) -> None:
-    (one, several) = made
-    print(head("step", one, several, "times", "target", "at best", "processor", "exchanging"))
+    one, several, _ = made
+    print(head("step", one, several, "times", "target", "at best", "work", "exchanging"))
     for name, target in MAX_TIMES.items():
         found = in_turns({width: getattr(each, name) for width, each in made.items()}, rounds)
 
-        def figures(width: str, field: str, found: list[dict[str, Measured]] = found) -> list[float]:
-            return [getattr(each[width], field) for each in found]
+        def figures(width: str, field: str, rounds: list[dict[str, Measured]] = found) -> list[float]:
+            return [getattr(each[width], field) for each in rounds]
 
-        def ratio(field: str, take: Callable[[list[float]], float]) -> float:
-            if take is min:
-                return min(figures(several, field)) / min(figures(one, field))
-            return take([a / b for a, b in zip(figures(several, field), figures(one, field), strict=True)])
-
-        times = [f"{1e3 * median(figures(width, 'seconds')):.1f} ms" for width in made]
-        share = median(figures(several, "exchanging")) / median(figures(several, "seconds"))
-        ratios = [f"{ratio('seconds', median):.2f}", f"{target}", f"{ratio('seconds', min):.2f}"]
-        print(row(name, *times, *ratios, f"{ratio('processor', median):.2f}", f"{100 * share:.0f}%"), flush=True)
+        times, least = ({width: take(figures(width, "seconds")) for width in made} for take in (median, min))
+        ratio = median(
+            ours / theirs for ours, theirs in zip(figures(several, "seconds"), figures(one, "seconds"), strict=True)
+        )
+        work = min(figures(several, "work")) / (min(figures(ONE_THREAD, "work")) / made[several].ranks)
+        cells = f"{1e3 * times[one]:.1f} ms", f"{1e3 * times[several]:.1f} ms", f"{ratio:.2f}", target
+        share = median(figures(several, "exchanging")) / times[several]
+        print(row(name, *cells, f"{least[several] / least[one]:.2f}", f"{work:.2f}", f"{100 * share:.0f}%"), flush=True)
 
 
 def main() -> int:

@@ -9,6 +9,8 @@ import pytest
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.streams import Streams
 from tests.e2e.harness.system import System
+from tests.engine.speculation.heads import build_head
+from tests.variants import VARIANTS
 from tests.waiting import wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
@@ -22,16 +24,27 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("variant", "prefill", "decode"), [("llama", 4, 2), ("qwen3-moe", 2, 1), ("deepseek-v3", 1, 2), ("gemma3", 1, 2)]
+    ("variant", "prefill", "decode", "more"),
+    [
+        ("llama", 4, 2, ("--speculation", "eagle", "--eagle", "{directory}/head")),
+        ("qwen3-moe", 2, 1, ("--speculation", "ngram")),
+        ("deepseek-v3", 1, 2, ("--host-kv-memory", "1MiB")),
+        ("gemma3", 1, 2, ("--speculation", "draft", "--draft-model", "{directory}/model")),
+    ],
 )
 def test_workers_of_different_widths_give_the_references_tokens(
-    tmp_path: Path, variant: str, prefill: int, decode: int
+    tmp_path: Path, variant: str, prefill: int, decode: int, more: tuple[str, ...]
 ) -> None:
-    """KV passes from a worker of one width to a worker of another. The second time, prompts hit the prefix caches."""
+    """KV passes from a worker of one width to a worker of another. The second time, prompts hit the prefix caches.
+
+    `python -m tests.e2e.width_pairs` takes every kind of model through every pair of widths, with killed ranks.
+    """
     model = build_served_model(tmp_path / "model", variant)
+    build_head(tmp_path / "head", VARIANTS["llama"]())
     runs = references(model, LENGTHS, new_tokens=12)
     widths = ("--prefill-tp", str(prefill), "--decode-tp", str(decode))
-    with System(tmp_path, model, worker=(*FP32, *widths)) as system:
+    options = [each.format(directory=tmp_path) for each in more]
+    with System(tmp_path, model, worker=(*FP32, *widths, *options)) as system:
         ranks = {name: children(worker.pid) for name, worker in system.workers.items()}
         assert {name: 1 + len(pids) for name, pids in ranks.items()} == {"prefill-0": prefill, "decode-0": decode}
         for _ in range(2):

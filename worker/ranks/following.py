@@ -102,9 +102,9 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
             match order:
                 case MakePool(counts, slots):
                     executor = None  # its pool goes before there is another
-                    engine = loaded.with_pool(counts, make_tier(config, loaded, slots), descriptors=descriptors)
-                    executor = RankExecutor(engine, drafting.begin(engine, tuple(counts), loaded.config, silent))
-                    del engine
+                    made = loaded.with_pool(counts, make_tier(config, loaded, slots), descriptors=descriptors)
+                    executor = RankExecutor(made, drafting.begin(made, tuple(counts), loaded.config, silent))
+                    del made
                     if loaded.backend.device.type == "cuda":
                         send(stream, PoolHandles(executor.engine.pool.handles()))
                 case TellSpare():

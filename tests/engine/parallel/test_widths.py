@@ -93,13 +93,23 @@ def test_quantized_weights_have_the_scales_of_the_whole_weight(quantization: str
     assert all((found - whole).abs().max() < FP32_ERROR for found in on_ranks(2, logits))
 
 
-def test_a_rank_holds_its_part_of_the_weights_and_of_the_kv(tmp_path: Path) -> None:
-    directory = build_model(tmp_path / "model", VARIANTS["llama"]())
+@pytest.mark.parametrize(
+    ("variant", "vectors"), [("llama", {1: 4, 2: 2, 4: 2}), ("qwen3-moe", {1: 4, 2: 2, 4: 2}), ("deepseek-v3", {2: 1})]
+)
+def test_a_rank_holds_its_part_of_the_weights_and_its_vectors(
+    variant: str, vectors: dict[int, int], tmp_path: Path
+) -> None:
+    """Of two KV heads, keys and values; latent vectors are on every rank."""
+    directory = build_model(tmp_path / "model", VARIANTS[variant]())
 
-    def sizes(group: RankGroup) -> tuple[int, int]:
-        engine = executor_of(directory, group).engine
-        return engine.model.weights_bytes(), engine.pool.spec.token_bytes()
+    def sizes(group: RankGroup) -> tuple[int, int, int, int]:
+        engine = executor_of(directory, group, cpu_backend="native").engine
+        (own,) = engine.pool.spec.groups
+        assert sum(layer[0].nbytes for layer in engine.pool.layers) == own.layers_bytes()
+        return engine.model.weights_bytes(), own.vectors, own.block_bytes, group.shard.ranks
 
-    ((weights, kv),) = on_ranks(1, sizes)
-    for own_weights, own_kv in on_ranks(2, sizes):
-        assert own_weights <= 0.55 * weights and 2 * own_kv == kv
+    ((weights, all_vectors, block, _),) = on_ranks(1, sizes)
+    cut = [each for ranks in vectors for each in on_ranks(ranks, sizes)]
+    for own_weights, own_vectors, own_block, ranks in cut:
+        assert own_vectors == vectors[ranks] and own_block * all_vectors == block * own_vectors
+        assert ranks == 1 or own_weights <= (0.55 if ranks == 2 else 0.35) * weights
