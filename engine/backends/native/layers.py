@@ -113,7 +113,13 @@ class NativeLayers:
         assert isinstance(linear, SummedLinear)
         change, width = self._room["change"].view(-1), self._config.hidden_size
         part = change.view(torch.float32)[: rows * width].view(rows, width)
-        change[: rows * width] = linear.finished(part, self._dtype).view(-1)
+        self._put(linear.finished(part, self._dtype))
+
+    def _put(self, sums: Tensor) -> None:
+        """Rounds sums to the model's format, as `change`, where fp32 sums may be already."""
+        change = self._room["change"].view(-1)
+        if sums.dtype != self._dtype or sums.data_ptr() != change.data_ptr():
+            change[: sums.numel()] = sums.to(self._dtype).view(-1)
 
     def _sum_experts(self, mlp: ExpertsWeights[NativeLinear], own: Any, rows: int) -> None:
         """Does the same for a mixture, whose experts and shared expert are summed apart, in one exchange."""
@@ -123,10 +129,11 @@ class NativeLayers:
         parts = change.view(torch.float32)[: count * rows * width].view(count, rows, width)
         sums = mlp.experts.summed(parts)
         if mlp.shared is None:
-            change[: rows * width] = sums.view(-1)
+            self._put(sums)
             return
-        shared, room = sums[1].to(self._dtype), self._step.experts_room
-        self._native.baton_add_shared(own, room, shared.data_ptr(), sums.data_ptr(), rows, self._step.change)
+        total, shared = sums[0].clone(), sums[1].to(self._dtype)  # `change` may be where the sums are
+        room = self._step.experts_room
+        self._native.baton_add_shared(own, room, shared.data_ptr(), total.data_ptr(), rows, self._step.change)
 
     def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
         arguments, tables = self._step, group.tables
