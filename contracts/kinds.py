@@ -10,10 +10,15 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
-Seconds = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, extra={"metavar": "SECONDS"})]
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
-Port = Annotated[int, Meta(ge=0, le=65535)]
+Port = Annotated[int, Meta(ge=0, le=65535, extra={"metavar": "PORT"})]
+FilePath = Annotated[str, Meta(extra={"metavar": "FILE"})]
+DirectoryPath = Annotated[str, Meta(extra={"metavar": "DIR"})]
+ModelSource = Annotated[str, Meta(extra={"metavar": "MODEL"})]  # directory, GGUF file, or hub id
+URLText = Annotated[str, Meta(extra={"metavar": "URL"})]
+Address = Annotated[str, Meta(extra={"metavar": "ADDRESS"})]
 BlockSize = Literal[8, 16, 32, 64]
 CPUBackend = Literal["auto", "native", "torch", "triton"]
 CUDABackend = Literal["auto", "triton", "torch"]
@@ -105,9 +110,14 @@ UnknownFieldsRule = Annotated[
         "header x-baton-ignored-fields, and once in the log)"
     ),
 ]
-StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
+StatusPath = Annotated[FilePath, Meta(description="file that shows the start's progress as one line of JSON")]
 StoreTTL = Annotated[
-    float, Meta(ge=0, description="seconds for which /v1/responses stores a response; 0: responses are not stored")
+    float,
+    Meta(
+        extra={"metavar": "SECONDS"},
+        ge=0,
+        description="seconds for which /v1/responses stores a response; 0: responses are not stored",
+    ),
 ]
 StoreBytes = Annotated[
     int,
@@ -118,37 +128,49 @@ StoreBytes = Annotated[
         "none are stored",
     ),
 ]
-TTFTLimit = Annotated[float, Meta(gt=0, description="highest time to first token of a good request, in milliseconds")]
+TTFTLimit = Annotated[
+    float,
+    Meta(extra={"metavar": "MS"}, gt=0, description="highest time to first token of a good request, in milliseconds"),
+]
 TPOTLimit = Annotated[
-    float, Meta(gt=0, description="highest average time per further token of a good request, in milliseconds")
+    float,
+    Meta(
+        extra={"metavar": "MS"},
+        gt=0,
+        description="highest average time per further token of a good request, in milliseconds",
+    ),
 ]
 APIKeys = Annotated[
     tuple[str, ...],
     Meta(
+        extra={"metavar": "FILE"},
         description="file of API keys, made by `baton key`; may be repeated. With a file, every path but /health, "
-        "/ready and /ping needs a key; without any, no path does"
+        "/ready and /ping needs a key; without any, no path does",
     ),
 ]
 Slo = Annotated[
     str,
     Meta(
+        extra={"metavar": "OBJECTIVE"},
         description="default latency objective of requests, such as ttft=2s,tpot=100ms, unless their key or headers "
-        "set another; empty: none"
+        "set another; empty: none",
     ),
 ]
 TLSCert = Annotated[
-    str,
+    FilePath,
     Meta(description="file with the certificate (PEM, followed by its chain) for HTTPS, TLS 1.2 or newer; empty: HTTP"),
 ]
-TLSKey = Annotated[str, Meta(description="file with the certificate's key (PEM, without a password)")]
+TLSKey = Annotated[FilePath, Meta(description="file with the certificate's key (PEM, without a password)")]
 RedisURL = Annotated[
-    str,
+    URLText,
     Meta(
         description="URL of the Redis or Valkey server: redis://, rediss:// (TLS), unix://, redis+sentinel:// or "
         "redis+cluster://"
     ),
 ]
-LoRARoot = Annotated[str, Meta(description="directory with the adapters that may be loaded at run time; empty: none")]
+LoRARoot = Annotated[
+    DirectoryPath, Meta(description="directory with the adapters that may be loaded at run time; empty: none")
+]
 AllowLoRALoading = Annotated[
     bool,
     Meta(description="let clients load and unload adapters below --lora-root at run time"),

@@ -2,31 +2,71 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from contracts.errors import ConfigError
+from infra.option_fields import OptionField, is_struct, option, option_fields
+from infra.option_help import help_all, help_page
+from infra.setting_sources import COMMAND_LINE, Setting, from_environment, from_file, variable_of
 from infra.sizes import parse_bytes
+from infra.spelling import suggestion
 
 ConfigType = TypeVar("ConfigType", bound=Struct)
+CONFIG_FILE = "config"
+"""Name of the option with the settings file, and of its environment variable."""
 
 
-def option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+class ParsedConfig(NamedTuple, Generic[ConfigType]):
+    """A config, and where its settings are from."""
+
+    config: ConfigType
+    sources: dict[str, str]  # of each field that is not at its default: command line, environment variable, or file
 
 
-def parse(config: type[ConfigType], argv: Sequence[str], prog: str) -> ConfigType:
-    """Builds `config` from `argv`. Raises `ConfigError` naming the option and its value; `--help` exits with 0."""
-    parser = _Parser(prog=prog, description=config.__doc__, allow_abbrev=False)
+def parse(
+    config: type[ConfigType], argv: Sequence[str], prog: str, environment: Mapping[str, str] | None = None
+) -> ConfigType:
+    """Builds `config` from `argv`. Raises `ConfigError` naming the option and its value; `--help` exits with 0.
+
+    With an `environment`, its `BATON_…` variables and the file of `--config` set what `argv` does not.
+    """
+    return parse_with_sources(config, argv, prog, environment).config
+
+
+def parse_with_sources(
+    config: type[ConfigType], argv: Sequence[str], prog: str, environment: Mapping[str, str] | None = None
+) -> ParsedConfig[ConfigType]:
+    """Does what `parse` does, and returns the sources, too."""
+    fields = list(option_fields(config))
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     parser.given = argv
-    _add_options(parser, config)
-    given, unknown = parser.parse_known_args(argv)
+    settings = environment is not None
+    parser.add_argument("-h", "--help", action=_Page, text=lambda: help_page(config, prog, settings))
+    parser.add_argument("--help-all", action=_Page, text=lambda: help_all(config, prog, settings))
+    if settings:
+        parser.add_argument(option(CONFIG_FILE))
+    for field in fields:
+        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if field.base is bool else {}
+        parser.add_argument(field.option, dest=field.name, action="append" if field.repeats else "store", **flag)
+    known, unknown = parser.parse_known_args(argv)
     if unknown:
-        raise ConfigError(unknown[0], " ".join(unknown[1:]) or None, "no such option; --help lists them")
-    return _build(config, {key: value for key, value in vars(given).items() if value is not None})
+        near = suggestion(unknown[0].partition("=")[0], [field.option for field in fields])
+        raise ConfigError(unknown[0], " ".join(unknown[1:]) or None, f"no such option{near}; --help-all lists them")
+    words = {name: text for name, text in vars(known).items() if text is not None}
+    given: dict[str, Setting] = {}
+    if environment is not None:
+        path = words.pop(CONFIG_FILE, environment.get(variable_of(CONFIG_FILE), ""))
+        given = {**(from_file(fields, path) if path else {}), **from_environment(fields, environment)}
+    given |= {name: Setting(text, option(name), COMMAND_LINE) for name, text in words.items()}
+    missing = [field.option for field in fields if field.required and field.name not in given]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    values = {field.name: _convert(field, given[field.name]) for field in fields if field.name in given}
+    return ParsedConfig(_build(config, values), {name: setting.source for name, setting in given.items()})
 
 
 def parse_or_exit(config: type[ConfigType], prog: str) -> ConfigType:
@@ -52,20 +92,26 @@ def spell(config: Struct) -> list[SpelledOption]:
     A repeatable option appears once for each value; an option whose value is None does not appear.
     """
     spelled = []
-    for field in msgspec.structs.fields(config):
-        value = getattr(config, field.name)
-        if _is_struct(field.type):
-            spelled += spell(value)
-            continue
-        several = get_origin(_base(field.type)) is tuple
-        for each in value if several else () if value is None else (value,):
+    values = flat_values(config)
+    for field in option_fields(type(config)):
+        value = values[field.name]
+        for each in value if field.repeats else () if value is None else (value,):
             text = str(each).lower() if isinstance(each, bool) else str(each)
-            spelled.append(SpelledOption(option(field.name), text, not field.required and value == field.default))
+            spelled.append(SpelledOption(field.option, text, not field.required and value == field.default))
     return spelled
 
 
 def words(config: Struct) -> list[str]:
     return [f"{each.option}={each.text}" for each in spell(config) if not each.usual]
+
+
+def flat_values(config: Struct) -> dict[str, Any]:
+    """Returns the values by field, those of the structs in it among them."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
+        values |= flat_values(value) if is_struct(field.type) else {field.name: value}
+    return values
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,77 +123,50 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(self.prog, " ".join(self.given), f"{message}; --help explains")
 
 
-def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
+class _Page(argparse.Action):
+    """Prints a help text and exits with 0."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, text: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0)
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
+        print(self._text(), end="")
+        parser.exit()
+
+
+def _build(config: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
+    made: dict[str, Any] = {}
     for field in msgspec.structs.fields(config):
-        if _is_struct(field.type):
-            _add_options(parser, field.type)
-            continue
-        meta = _meta(field.type)
-        default = "" if field.required or field.default in ("", 0, None, ()) else f" (default {field.default})"
-        description = ((meta.description if meta else None) or field.name).replace("%", "%%")
-        base = _base(field.type)
-        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if base is bool else {}
-        parser.add_argument(
-            option(field.name),
-            dest=field.name,
-            action="append" if get_origin(base) is tuple else "store",
-            metavar="VALUE",
-            required=field.required,
-            help=description + default,
-            **flag,
-        )
+        if is_struct(field.type):
+            made[field.name] = _build(field.type, values)
+        elif field.name in values:
+            made[field.name] = values[field.name]
+    return config(**made)
 
 
-def _build(config: type[ConfigType], given: dict[str, Any]) -> ConfigType:
-    values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(config):
-        if _is_struct(field.type):
-            values[field.name] = _build(field.type, given)
-        elif field.name in given and not (given[field.name] == "" and field.default is None):  # empty: undecided
-            values[field.name] = _convert(field.name, field.type, given[field.name])
-    return config(**values)
-
-
-def _convert(name: str, kind: Any, text: Any) -> Any:
-    """Converts an option's text. Of a repeatable option, given as a list, empty texts are dropped."""
-    meta = _meta(kind)
+def _convert(field: OptionField, setting: Setting) -> Any:
+    """Converts a setting's text. Of a list, empty texts are dropped; an empty text leaves an open default open."""
+    text: Any = setting.text
+    if text == "" and field.default is None:
+        return None
     try:
-        if meta is not None and (meta.extra or {}).get("unit") == "bytes":
-            return msgspec.convert(parse_bytes(text), kind)
-        given = [each for each in text if each] if isinstance(text, list) else _plain(kind, text)
-        return msgspec.convert(given, kind, strict=False)
+        if field.in_bytes:
+            return msgspec.convert(parse_bytes(text), field.kind)
+        given = [each for each in text if each] if isinstance(text, list) else _plain(field.base, text)
+        return msgspec.convert(given, field.kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(option(name), text, _sentence(error, kind)) from None
+        raise ConfigError(setting.name, text, _sentence(error, field)) from None
 
 
-def _plain(kind: Any, text: Any) -> Any:
+def _plain(base: Any, text: str) -> Any:
     """Converts the text for a `Literal` of integers, for which msgspec accepts no string even in lax mode."""
-    base = _base(kind)
     if get_origin(base) is Literal and all(isinstance(choice, int) for choice in get_args(base)):
         return int(text)
     return text
 
 
-def _base(kind: Any) -> Any:
-    return get_args(kind)[0] if _meta(kind) else kind
-
-
-def _sentence(error: Exception, kind: Any) -> str:
-    meta = _meta(kind)
-    if meta is None or not meta.description:
+def _sentence(error: Exception, field: OptionField) -> str:
+    if not field.described:
         return str(error)
-    return meta.description if "regex" in str(error) else f"{error} ({meta.description})"
-
-
-def _meta(kind: Any) -> msgspec.Meta | None:
-    """Returns an `Annotated` type's innermost description and its unit, merged, or None."""
-    found = [part for part in getattr(kind, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
-    if not found:
-        return None
-    description = next((part.description for part in reversed(found) if part.description), None)
-    extra = next((part.extra for part in found if part.extra), None)
-    return msgspec.Meta(description=description, extra=extra)
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct)
+    return field.description if "regex" in str(error) else f"{error} ({field.description})"

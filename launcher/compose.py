@@ -117,6 +117,7 @@ class ComposeConfig(Struct, frozen=True, kw_only=True):
     gpus: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAMES"},
             pattern=r"^(all|[1-9][0-9]*|[A-Za-z0-9/-]+(,[A-Za-z0-9/-]+)*,?)$",
             description="GPUs that the workers see: all, a number of GPUs, or indices or UUIDs of nvidia-smi, such as "
             "0,2; a comma follows a single index",

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from contracts.errors import BatonError, ConfigError
+from contracts.kinds import FilePath
 from contracts.slo import parse_objective
 from infra.cli import parse
 from infra.keys.api_key import NAME_PATTERN, KeyOptions, KeyRecord, make_key
@@ -34,7 +35,7 @@ The file is {path}, or any other that --api-keys names. It has hashes of the key
 its readers cannot use them. `./baton key new --help` lists the options of a key.
 """
 API_KEYS_OPTION = "--api-keys"
-KeyPath = Annotated[str, Meta(description="file of the keys; empty: this user's own, in ~/.local/state/baton")]
+KeyPath = Annotated[FilePath, Meta(description="file of the keys; empty: this user's own, in ~/.local/state/baton")]
 
 
 class KeyNewConfig(KeyOptions, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """Prints manifests for Kubernetes (`baton manifests`)."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ OWN_IMAGE = (
 def print_manifests(arguments: Sequence[str]) -> int:
     """Prints the manifests; returns the exit status: 2 for bad input."""
     try:
-        config, notes = with_replicas(parse(ManifestsConfig, arguments, "baton manifests"))
+        config, notes = with_replicas(parse(ManifestsConfig, arguments, "baton manifests", os.environ))
         check(config)
         made = manifests(config, read_secrets(config))
     except BatonError as error:

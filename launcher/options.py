@@ -1,15 +1,19 @@
 """Defines the options of `baton up`, `status` and `chat`; `infra.cli` turns these structs into command-line options."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from contracts.kinds import (
+    Address,
     APIKeys,
     Count,
+    DirectoryPath,
+    FilePath,
     HandoffRule,
     LogLevel,
+    ModelSource,
     Port,
     Positive,
     ReasoningParser,
@@ -23,6 +27,7 @@ from contracts.kinds import (
     TLSKey,
     ToolParser,
     UnknownFieldsRule,
+    URLText,
 )
 from infra.config.engine import EngineOptions
 from infra.config.place import PlaceOptions
@@ -37,6 +42,7 @@ DEMO_NAME = "baton-demo"  # model name for clients
 SilentSeconds = Annotated[
     float,
     Meta(
+        extra={"metavar": "SECONDS"},
         ge=0,
         description="seconds after which a service that is stopped or silent is killed and started again; 0: never",
     ),
@@ -44,11 +50,12 @@ SilentSeconds = Annotated[
 
 
 class WorkersOptions(Struct, frozen=True, kw_only=True):
-    """Options of a deployment's workers, on every target."""
+    """Model and workers, on every target."""
 
-    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id such as Qwen/Qwen3-0.6B")] = (
-        DEMO_MODEL
-    )
+    model: Annotated[
+        ModelSource,
+        Meta(description="directory, GGUF file or hub id such as Qwen/Qwen3-0.6B; default: the demo model"),
+    ] = DEMO_MODEL
     prefill: Annotated[
         Count | None,
         Meta(
@@ -81,21 +88,27 @@ class HostWorkersConfig(WorkersOptions, frozen=True, kw_only=True):
     status_file: StatusPath = ""
     silent_seconds: SilentSeconds = 15.0
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="share of each GPU's memory, for all workers on it together")
+        float,
+        Meta(
+            extra={"metavar": "SHARE"},
+            gt=0,
+            le=1,
+            description="share of each GPU's memory, for all workers on it together",
+        ),
     ] = 0.9
 
 
 class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
-    """Options of a deployment, on every target."""
+    """Gateways and Redis, on every target."""
 
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="gateway processes on that port; one serves one core's worth of tokens")
     ] = 1
     redis: Annotated[
-        str, Meta(description="URL of a Redis or Valkey server to use; empty: one is started for this instance")
+        URLText, Meta(description="URL of a Redis or Valkey server to use; empty: one is started for this instance")
     ] = ""
     secret_file: Annotated[
-        str, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
+        FilePath, Meta(description="file with the secret that seals prompts and KV; empty: a new one for this instance")
     ] = ""
     api_keys: APIKeys = ()
     tls_cert: TLSCert = ""
@@ -111,17 +124,19 @@ class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
 
 
 class RayPlace(Struct, frozen=True, kw_only=True):
-    """Names a deployment on a Ray cluster.
-
-    Example: ./baton status --ray-address 10.0.0.1:6379
-    """
+    """Place of a deployment on a Ray cluster."""
 
     ray_address: Annotated[
-        str, Meta(description="HOST:PORT of a Ray cluster's head node; auto: the cluster that this host is a node of")
+        str,
+        Meta(
+            extra={"metavar": "HOST:PORT"},
+            description="HOST:PORT of a Ray cluster's head node; auto: the cluster that this host is a node of",
+        ),
     ] = "auto"
     ray_namespace: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAME"},
             pattern=r"^[A-Za-z0-9_.-]{1,64}$",
             description="namespace of Ray's for the deployment's actors: up to 64 letters, digits, dots, dashes and "
             "underscores",
@@ -130,19 +145,20 @@ class RayPlace(Struct, frozen=True, kw_only=True):
 
 
 class RayOptions(RayPlace, frozen=True, kw_only=True):
-    """Options of a deployment on a Ray cluster."""
+    """Deployment on a Ray cluster."""
 
     detach: Annotated[
         bool, Meta(description="on Ray: return when everything is ready, and leave it running until ./baton down")
     ] = False
     worker_cpus: Annotated[
-        float, Meta(ge=0, description="CPUs that each worker takes of its Ray node, beside GPUs")
+        float,
+        Meta(extra={"metavar": "N"}, ge=0, description="CPUs that each worker takes of its Ray node, beside GPUs"),
     ] = 1.0
     redis_node: Annotated[
-        str, Meta(description="address of the Ray node that Redis runs on, without --redis; empty: this host")
+        Address, Meta(description="address of the Ray node that Redis runs on, without --redis; empty: this host")
     ] = ""
     redis_directory: Annotated[
-        str,
+        DirectoryPath,
         Meta(
             description="directory on that node for Redis's append-only files; empty: one that goes with the deployment"
         ),
@@ -150,15 +166,17 @@ class RayOptions(RayPlace, frozen=True, kw_only=True):
     autoscale: Annotated[
         str,
         Meta(
+            extra={"metavar": "BOUNDS"},
             description="on Ray: bounds of the numbers of workers, such as prefill=1:4,decode=1:8, within which they "
             "follow the load; and perhaps up=30s,down=300s, seconds after a change before one is added or removed; "
-            "empty: the numbers stay"
+            "empty: the numbers stay",
         ),
     ] = ""
 
 
 Where = Annotated[
-    Literal["host", "ray"], Meta(description="host: everything here; ray: spread over the nodes of a Ray cluster")
+    Literal["host", "ray"],
+    Meta(description="where services run; host: everything here; ray: spread over the nodes of a Ray cluster"),
 ]
 
 
@@ -171,16 +189,11 @@ class StatusConfig(RayPlace, frozen=True, kw_only=True):
     on: Where = "host"  # --ray-address and --ray-namespace imply `ray`
 
 
-class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
-    """Starts everything on this host, or on a Ray cluster: Redis, prefill and decode workers, gateway and dashboard.
-
-    Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
-    """
+class UpOptions(DeploymentOptions, frozen=True, kw_only=True):
+    """Addresses and log of the instance."""
 
     on: Where = "host"
-    ray: RayOptions = RayOptions()
-
-    host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
+    host: Annotated[Address, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
     log_bytes: Annotated[
@@ -192,14 +205,38 @@ class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
         Meta(ge=1, le=100, description="files of --log-bytes that the log keeps; the oldest goes for a new file"),
     ] = 4
     silent_seconds: SilentSeconds = 15.0
+    ray: RayOptions = RayOptions()
 
 
-EndpointURL = Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")]
+class UpConfig(UpOptions, frozen=True, kw_only=True):
+    """Starts everything on this host, or on a Ray cluster: Redis, prefill and decode workers, gateway and dashboard.
+
+    Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
+    """
+
+    COMMON_OPTIONS: ClassVar = (
+        *("model", "host", "port", "dashboard_port", "device", "prefill", "decode", "max_model_len", "dtype"),
+        *("quantization", "kv_memory", "kv_dtype", "speculation", "lora", "api_keys", "slo", "redis", "on"),
+    )
+
+
+class ShownConfig(UpOptions, frozen=True, kw_only=True):
+    """Prints the settings that `./baton up` takes with the same options, and their sources, as a file for --config.
+
+    Example: ./baton config --config baton.toml --port 18080
+    """
+
+    COMMON_OPTIONS: ClassVar = UpConfig.COMMON_OPTIONS
+
+
+EndpointURL = Annotated[
+    URLText, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")
+]
 EndpointKeyFile = Annotated[
-    str, Meta(description="file with an API key; empty: the key in BATON_API_KEY, or the running instance's own")
+    FilePath, Meta(description="file with an API key; empty: the key in BATON_API_KEY, or the running instance's own")
 ]
 EndpointCert = Annotated[
-    str, Meta(description="file with the certificate to trust at an https URL; empty: the system's certificates")
+    FilePath, Meta(description="file with the certificate to trust at an https URL; empty: the system's certificates")
 ]
 
 

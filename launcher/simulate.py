@@ -10,7 +10,7 @@ from msgspec import Meta, structs
 from checkpoints.model_location import locate
 from checkpoints.model_size import model_size
 from contracts.errors import BatonError, ConfigError
-from contracts.kinds import Count, KVDtype, Positive, Quantization
+from contracts.kinds import Count, FilePath, KVDtype, ModelSource, Positive, Quantization
 from infra.cli import parse, spell
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
@@ -50,14 +50,24 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     2000 --output-tokens 200
     """
 
-    model: Annotated[str, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")]
-    gpu: Annotated[str, Meta(description=f"kind of GPU of each worker, of: {', '.join(GPU_RATES)}")] = "H100"
+    model: Annotated[
+        ModelSource, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")
+    ]
+    gpu: Annotated[
+        str, Meta(extra={"metavar": "NAME"}, description=f"kind of GPU of each worker, of: {', '.join(GPU_RATES)}")
+    ] = "H100"
     factor: Annotated[
-        float, Meta(gt=0, description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out")
+        float,
+        Meta(
+            extra={"metavar": "FACTOR"},
+            gt=0,
+            description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out",
+        ),
     ] = 1.0
     prefill_gpu: Annotated[str, Meta(description="kind of GPU of each prefill worker; empty: that of --gpu")] = ""
     costs: Annotated[
-        str, Meta(description="file of bench --calibrate: workers' measured step costs, in place of GPUs' rooflines")
+        FilePath,
+        Meta(description="file of bench --calibrate: workers' measured step costs, in place of GPUs' rooflines"),
     ] = ""
     kv_tokens: Annotated[
         Count, Meta(description="tokens of KV that a worker holds; 0: as many as fit into the GPU beside the weights")
@@ -79,14 +89,22 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     decode: Annotated[Positive, Meta(le=MAX_SIMULATED_WORKERS, description="decode workers")] = 1
     quantization: Annotated[Quantization, Meta(description="weights: none, int8, int4 or fp8")] = "none"
     kv_dtype: Annotated[KVDtype, Meta(description="KV: auto (16 bits), fp8 or int8")] = "auto"
-    link_gb_per_s: Annotated[float, Meta(gt=0, description="GB/s of KV between two workers")] = 10.0
-    link_round_trip_ms: Annotated[float, Meta(ge=0, description="milliseconds of a round trip between workers")] = 0.1
+    link_gb_per_s: Annotated[
+        float, Meta(extra={"metavar": "GB/S"}, gt=0, description="GB/s of KV between two workers")
+    ] = 10.0
+    link_round_trip_ms: Annotated[
+        float, Meta(extra={"metavar": "MS"}, ge=0, description="milliseconds of a round trip between workers")
+    ] = 0.1
     steps_at_once: Annotated[
         Positive,
         Meta(description="decode steps of an unchanged batch that are one event, at most; 1: exact, and slower"),
     ] = 16
     dies: Annotated[
-        str, Meta(description="a worker and the second at which it dies, such as p1@30 or d2@12.5; empty: none")
+        str,
+        Meta(
+            extra={"metavar": "WORKER@S"},
+            description="a worker and the second at which it dies, such as p1@30 or d2@12.5; empty: none",
+        ),
     ] = ""
 
     def deaths(self) -> list[SimulatedDeath]:

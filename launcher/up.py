@@ -39,7 +39,7 @@ def up(arguments: Sequence[str]) -> int:
     """Runs an instance. Returns the exit status: 0 stopped by a signal, 1 failed, 2 bad input."""
     stages = StageDisplay()
     try:
-        asked = parse(UpConfig, arguments, "baton up")
+        asked = parse(UpConfig, arguments, "baton up", os.environ)
         if asked.on == "ray":
             return hand_over("up", arguments)
         checked = check(asked)

@@ -13,10 +13,12 @@ from contracts.kinds import (
     Count,
     CPUBackend,
     CUDABackend,
+    DirectoryPath,
     KVDtype,
     LogprobsMode,
     LoRARoot,
     ModelImpl,
+    ModelSource,
     Positive,
     Quantization,
     Speculation,
@@ -27,7 +29,7 @@ WIDTHS = (1, 2, 4, 8)
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
-    """How a worker computes a model, and how much memory its KV blocks may take."""
+    """Computation of the model, and memory of its KV blocks."""
 
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
@@ -113,7 +115,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Bytes, Meta(description="host memory for a worker's evicted or preempted KV blocks, such as 2GiB; 0: none")
     ] = 0
     host_kv_directory: Annotated[
-        str, Meta(description="directory for the blocks of --host-kv-memory, in an unnamed file; empty: in memory")
+        DirectoryPath,
+        Meta(description="directory for the blocks of --host-kv-memory, in an unnamed file; empty: in memory"),
     ] = ""
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
     max_batch_tokens: Annotated[
@@ -122,6 +125,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     step_ms: Annotated[
         float,
         Meta(
+            extra={"metavar": "MS"},
             gt=0,
             description="target duration of a step with decodes, in milliseconds, which limits its prompt chunks; "
             "below the wanted time per token",
@@ -160,13 +164,21 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "exact"
     draft_model: Annotated[
-        str, Meta(description="smaller model with the same vocabulary that makes draft tokens: a directory or a hub id")
+        ModelSource,
+        Meta(description="smaller model with the same vocabulary that makes draft tokens: a directory or a hub id"),
     ] = ""
-    medusa: Annotated[str, Meta(description="directory of the model's Medusa heads, which make draft tokens")] = ""
-    eagle: Annotated[str, Meta(description="directory of the model's EAGLE head, which makes draft tokens")] = ""
+    medusa: Annotated[
+        DirectoryPath, Meta(description="directory of the model's Medusa heads, which make draft tokens")
+    ] = ""
+    eagle: Annotated[
+        DirectoryPath, Meta(description="directory of the model's EAGLE head, which makes draft tokens")
+    ] = ""
     lora: Annotated[
         tuple[str, ...],
-        Meta(description="adapter served beside the model: name=DIR, DIR in PEFT's format; may be repeated"),
+        Meta(
+            extra={"metavar": "NAME=DIR"},
+            description="adapter served beside the model: name=DIR, DIR in PEFT's format; may be repeated",
+        ),
     ] = ()
     max_loras: Annotated[int, Meta(ge=1, le=1024, description="maximum number of adapters loaded at once")] = 8
     max_lora_rank: Annotated[int, Meta(ge=1, le=1024, description="largest rank of an adapter")] = 64
@@ -185,13 +197,17 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 class EngineConfig(EngineOptions, frozen=True, kw_only=True):
     """What a worker's engine loads, where it runs, and how much it computes at once."""
 
-    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")]
-    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
+    model: Annotated[ModelSource, Meta(description="directory in Hugging Face format, or a hub id")]
+    device: Annotated[
+        str,
+        Meta(extra={"metavar": "DEVICE"}, pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N"),
+    ] = "auto"
     decode_graphs: Annotated[
         Literal["on", "off"],
         Meta(description="on a GPU: record decode steps and small mixed steps as CUDA graphs, and replay them"),
     ] = "on"
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
+        float,
+        Meta(extra={"metavar": "SHARE"}, gt=0, le=1, description="share of the GPU's memory that this worker may use"),
     ] = 0.9
     max_sequences: Annotated[Positive, Meta(description="maximum number of running sequences")] = 256

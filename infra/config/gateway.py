@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from contracts.kinds import (
+    Address,
     AllowLoRALoading,
     APIKeys,
     Bytes,
@@ -12,6 +13,7 @@ from contracts.kinds import (
     HandoffRule,
     LogLevel,
     LoRARoot,
+    ModelSource,
     Port,
     Positive,
     ReasoningParser,
@@ -34,9 +36,11 @@ from infra.config.store import StoreConfig
 class GatewayConfig(Struct, frozen=True, kw_only=True):
     """Serves the OpenAI API over HTTP, and sends requests to the workers."""
 
-    model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id; its tokenizer is read")]
+    model: Annotated[
+        ModelSource, Meta(description="directory in Hugging Face format, or a hub id; its tokenizer is read")
+    ]
     store: StoreConfig = StoreConfig()
-    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    host: Annotated[Address, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="HTTP port; 0: chosen by the system")] = 8000
     gateways: Annotated[
         Positive, Meta(description="gateway processes on this port; with several, this process only supervises them")
@@ -44,12 +48,17 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     share_port: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAME"},
             max_length=64,
             description="name of the gateways of one user that share the port; empty: the port is not shared",
         ),
     ] = ""
     model_name: Annotated[
-        str, Meta(description="the model's name for clients; empty: the directory's name or the hub id")
+        str,
+        Meta(
+            extra={"metavar": "NAME"},
+            description="the model's name for clients; empty: the directory's name or the hub id",
+        ),
     ] = ""
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""
@@ -91,8 +100,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     allow_origins: Annotated[
         str,
         Meta(
+            extra={"metavar": "ORIGINS"},
             description="web origins whose pages may call this server from a browser, separated by commas; *: all; "
-            "empty: none"
+            "empty: none",
         ),
     ] = "*"
     spelled_tokens: SpelledTokens = "text"

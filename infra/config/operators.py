@@ -4,6 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from contracts.kinds import DirectoryPath
+
 OPERATORS_VARIABLE = "BATON_OPERATORS"
 """Environment variable with the directory of compiled native operators."""
 
@@ -17,10 +19,13 @@ class OperatorsConfig(Struct, frozen=True, kw_only=True):
     build: Annotated[bool, Meta(description="compile, instead of a list")] = False
     level: Annotated[
         str,
-        Meta(description="instruction level to compile for, or all of the compiler's machine; empty: this host's best"),
+        Meta(
+            extra={"metavar": "NAME"},
+            description="instruction level to compile for, or all of the compiler's machine; empty: this host's best",
+        ),
     ] = ""
     out: Annotated[
-        str,
+        DirectoryPath,
         Meta(
             description="directory of the libraries; empty: the directory that a start looks into, BATON_OPERATORS or "
             "baton/operators in $XDG_CACHE_HOME or ~/.cache"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from contracts.kinds import RedisURL
+from contracts.kinds import FilePath, RedisURL
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
@@ -12,7 +12,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
 
     redis: RedisURL = "redis://127.0.0.1:6379"
     secret_file: Annotated[
-        str,
+        FilePath,
         Meta(
             description="file with the deployment's secret, the same for every service; empty: this user's default "
             "secret"

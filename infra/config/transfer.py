@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from contracts.kinds import Bytes, Codec, Positive, Seconds, Security
+from contracts.kinds import Bytes, Codec, DirectoryPath, Positive, Seconds, Security
 
 
 class TransferOptions(Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class TransferOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     kv_directory: Annotated[
-        str,
+        DirectoryPath,
         Meta(
             description="directory for the Unix sockets of shm and ipc; containers of one host share one, so that KV "
             "passes in memory between them; default: the system's directory for temporary files"
@@ -54,7 +54,12 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
     """Settings of KV handoffs, with all limits and deadlines."""
 
     kv_codec_below: Annotated[
-        float, Meta(ge=0, description="use the codec only on links slower than this many GB/s; 0: on all links")
+        float,
+        Meta(
+            extra={"metavar": "GB/S"},
+            ge=0,
+            description="use the codec only on links slower than this many GB/s; 0: on all links",
+        ),
     ] = 0.0
     grants_waiting: Annotated[
         Positive,
@@ -74,7 +79,9 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
             ge=0, le=16 << 20, extra={"unit": "bytes"}, description="largest KV payload; over ZeroMQ 1 MiB is fastest"
         ),
     ] = 1 << 20
-    repeat_ms: Annotated[float, Meta(gt=0, description="milliseconds until an unanswered message is repeated")] = 200.0
+    repeat_ms: Annotated[
+        float, Meta(extra={"metavar": "MS"}, gt=0, description="milliseconds until an unanswered message is repeated")
+    ] = 200.0
     grant_deadline: Annotated[Seconds, Meta(description="seconds to wait for KV blocks on a decode worker")] = 30.0
     verify_deadline: Annotated[
         Seconds, Meta(description="seconds without a payload after which a committed handoff is given up")
@@ -84,5 +91,11 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
         Seconds, Meta(description="seconds for which ended handoffs and cancellations are remembered")
     ] = 600.0
     waiting_share: Annotated[
-        float, Meta(gt=0, le=1, description="share of the prefill pool that may wait for one decode worker")
+        float,
+        Meta(
+            extra={"metavar": "SHARE"},
+            gt=0,
+            le=1,
+            description="share of the prefill pool that may wait for one decode worker",
+        ),
     ] = 0.5

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from contracts.kinds import Count, LogLevel, Positive, Seconds, StatusPath
+from contracts.kinds import Count, FilePath, LogLevel, Positive, Seconds, StatusPath
 from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions
 from infra.config.store import StoreConfig
@@ -19,7 +19,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     transfer: TransferConfig = TransferConfig()
     place: PlaceOptions = PlaceOptions()
     status_file: StatusPath = ""
-    busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""
+    busy_page: Annotated[FilePath, Meta(description="file shared by this host's workers to divide its cores")] = ""
     numa_node: Annotated[
         Count | None,
         Meta(description="NUMA node to whose cores and memory a worker on a CPU keeps; default: all nodes"),
@@ -34,6 +34,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     hang_seconds: Annotated[
         float,
         Meta(
+            extra={"metavar": "SECONDS"},
             ge=0,
             description="seconds (at least ten of the largest steps) after which a worker with a hanging engine ends "
             "itself; 0: never",

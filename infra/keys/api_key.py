@@ -29,6 +29,7 @@ class KeyOptions(Struct, frozen=True, kw_only=True):
     tenant: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAME"},
             pattern=f"^({NAME_REGEX})?$",
             description="owner of the key: keys of one tenant share cached KV and stored responses, keys of different "
             "tenants never do (up to 64 letters, digits, dots, dashes and underscores); empty: the key's "
@@ -57,7 +58,10 @@ class KeyOptions(Struct, frozen=True, kw_only=True):
     ] = 1.0
     slo: Annotated[
         str,
-        Meta(description="latency objective of its requests, such as ttft=2s,tpot=100ms; empty: the gateway's --slo"),
+        Meta(
+            extra={"metavar": "OBJECTIVE"},
+            description="latency objective of its requests, such as ttft=2s,tpot=100ms; empty: the gateway's --slo",
+        ),
     ] = ""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, Seconds, TPOTLimit, TTFTLimit
+from contracts.kinds import Count, FilePath, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
 from workloads.arrivals import Arrivals, Profile
 from workloads.conversations import ConversationWorkload
@@ -25,11 +25,15 @@ ONE_TURN = Lengths(1, 1)
 class WorkloadOptions(Struct, frozen=True, kw_only=True):
     """Arrivals, lengths, objective and seed."""
 
-    rate: Annotated[float, Meta(gt=0, description="requests per second; with --peak, the lowest rate")] = 2.0
+    rate: Annotated[
+        float, Meta(extra={"metavar": "RATE"}, gt=0, description="requests per second; with --peak, the lowest rate")
+    ] = 2.0
     profile: Annotated[
         Profile, Meta(description="how the rate changes from --rate to --peak: constant, ramp, sinusoid or steps")
     ] = "constant"
-    peak: Annotated[float, Meta(ge=0, description="highest rate of a profile, in requests per second")] = 0.0
+    peak: Annotated[
+        float, Meta(extra={"metavar": "RATE"}, ge=0, description="highest rate of a profile, in requests per second")
+    ] = 0.0
     period: Annotated[Seconds, Meta(description="seconds of a ramp, of all steps, or of a sinusoid's wave")] = 60.0
     burstiness: Annotated[
         float,
@@ -40,12 +44,17 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
     prompt_tokens: Annotated[
         str,
         Meta(
+            extra={"metavar": "LENGTHS"},
             description="lengths of prompts of random token ids: 256, uniform:64-1024, lognormal:300,0.8 (median, "
-            "sigma); empty: example chats"
+            "sigma); empty: example chats",
         ),
     ] = ""
     output_tokens: Annotated[
-        str, Meta(description="lengths of answers, spelled like those of prompts; empty: as each example chat suits")
+        str,
+        Meta(
+            extra={"metavar": "LENGTHS"},
+            description="lengths of answers, spelled like those of prompts; empty: as each example chat suits",
+        ),
     ] = ""
     shared_tokens: Annotated[
         Count, Meta(description="tokens of a prefix that all prompts of token ids share, beyond their own length")
@@ -67,14 +76,17 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
         str, Meta(description="file of recorded conversations in ShareGPT's form, sent as chats; --rate begins them")
     ] = ""
     trace: Annotated[
-        str, Meta(description="file of recorded traffic to replay: Mooncake's JSON lines, BurstGPT's or Azure's CSV")
+        FilePath,
+        Meta(description="file of recorded traffic to replay: Mooncake's JSON lines, BurstGPT's or Azure's CSV"),
     ] = ""
     trace_speed: Annotated[float, Meta(gt=0, description="2: the trace's requests come twice as fast")] = 1.0
     share: Annotated[float, Meta(gt=0, lt=1, description="share of good requests that is wanted")] = 0.9
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
     seed: Annotated[Count, Meta(description="seed of arrivals, lengths and prompts")] = 0
-    json: Annotated[str, Meta(description="file to write the report to; docs/foresight.md describes its form")] = ""
+    json: Annotated[FilePath, Meta(description="file to write the report to; docs/foresight.md describes its form")] = (
+        ""
+    )
 
     def slo(self) -> SLO:
         return SLO(self.slo_ttft_ms, self.slo_tpot_ms)

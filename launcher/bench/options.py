@@ -41,7 +41,11 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
         str, Meta(description="lengths of prompts to measure one after the other, such as 64,1024, at each rate")
     ] = ""
     compare: Annotated[
-        str, Meta(description="two files that --json wrote, without other options: --compare before.json after.json")
+        str,
+        Meta(
+            extra={"metavar": "FILE FILE"},
+            description="two files that --json wrote, without other options: --compare before.json after.json",
+        ),
     ] = ""
 
     def check(self) -> None:

@@ -1,14 +1,14 @@
 """Options of `baton manifests` besides the deployment's options: names, sizes, and optional objects."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from contracts.kinds import Bytes, Count, Port, Positive, Seconds
+from contracts.kinds import Bytes, Count, Port, Positive, Seconds, URLText
 from launcher.container import IMAGE
 from launcher.options import DeploymentOptions
 
-NameOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
+NameOrNone = Annotated[str, Meta(extra={"metavar": "NAME"}, pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
 
 
 class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
@@ -17,9 +17,16 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     Example: ./baton manifests --model Qwen/Qwen3-0.6B --prefill 2 --max-decode 8 --slo ttft=2s,tpot=100ms > baton.yaml
     """
 
+    COMMON_OPTIONS: ClassVar = (
+        *("model", "image", "name", "namespace", "prefill", "decode", "gpus", "gpu_name", "max_prefill", "max_decode"),
+        *("worker_memory", "models_claim", "models_size", "hf_token_secret", "secret_file", "existing_secret"),
+        *("api_keys", "slo", "service_monitor"),
+    )
+
     name: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAME"},
             pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
             description="name of the deployment, and prefix of its objects' names: up to 40 small letters, digits "
             "and dashes, a letter first",
@@ -28,7 +35,12 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     namespace: Annotated[
         NameOrNone, Meta(description="namespace that all objects name; empty: the one that kubectl is told")
     ] = ""
-    image: Annotated[str, Meta(description="container image with its tag or digest; the Dockerfile builds it")] = IMAGE
+    image: Annotated[
+        str,
+        Meta(
+            extra={"metavar": "IMAGE"}, description="container image with its tag or digest; the Dockerfile builds it"
+        ),
+    ] = IMAGE
     image_pull_secret: Annotated[
         NameOrNone, Meta(description="Secret with the credentials of the image's registry; empty: none is needed")
     ] = ""
@@ -48,7 +60,10 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     ] = 0
     gpu_name: Annotated[
         str,
-        Meta(description="name of those GPUs, such as L4, by which they are divided among prefill and decode workers"),
+        Meta(
+            extra={"metavar": "NAME"},
+            description="name of those GPUs, such as L4, by which they are divided among prefill and decode workers",
+        ),
     ] = "A100"
     max_prefill: Annotated[
         Count | None,
@@ -68,9 +83,16 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
         Positive, Meta(description="tokens of prompts in line for each prefill worker above which one more is started")
     ] = 16_384
     gpu_resource: Annotated[
-        str, Meta(pattern=r"^[a-z0-9./-]+$", description="name of the resource by which a node offers its GPUs")
+        str,
+        Meta(
+            extra={"metavar": "NAME"},
+            pattern=r"^[a-z0-9./-]+$",
+            description="name of the resource by which a node offers its GPUs",
+        ),
     ] = "nvidia.com/gpu"
-    worker_cpus: Annotated[float, Meta(gt=0, description="cores that each worker asks for")] = 4.0
+    worker_cpus: Annotated[float, Meta(extra={"metavar": "N"}, gt=0, description="cores that each worker asks for")] = (
+        4.0
+    )
     worker_memory: Annotated[Bytes, Meta(description="memory that each worker may take, its host tier included")] = (
         32 << 30
     )
@@ -95,12 +117,15 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     hf_token_secret: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAME[:KEY]"},
             pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[A-Za-z0-9._-]+)?)?$",
             description="Secret that is there already with the hub's token, NAME or NAME:KEY (token, unless said); "
             "empty: the model needs none",
         ),
     ] = ""
-    hf_endpoint: Annotated[str, Meta(description="URL of the hub with the model; empty: https://huggingface.co")] = ""
+    hf_endpoint: Annotated[
+        URLText, Meta(description="URL of the hub with the model; empty: https://huggingface.co")
+    ] = ""
     port: Annotated[
         int, Meta(ge=1024, le=65535, description="port of the endpoint, of its pods and of its Service")
     ] = 8000
@@ -111,7 +136,8 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     monitor_label: Annotated[
         tuple[str, ...],
         Meta(
+            extra={"metavar": "NAME=VALUE"},
             description="label of the ServiceMonitor, NAME=VALUE; may be repeated. An operator selects monitors by "
-            "label: kube-prometheus-stack's by release=ITS-RELEASE"
+            "label: kube-prometheus-stack's by release=ITS-RELEASE",
         ),
     ] = ()

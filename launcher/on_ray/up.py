@@ -46,7 +46,7 @@ def up(arguments: Sequence[str]) -> int:
     """Runs a deployment. Returns the exit status: 0 stopped by a signal or detached, 1 failed, 2 bad input."""
     stages = StageDisplay(sys.stdout)
     try:
-        asked = parse(UpConfig, arguments, "baton up")
+        asked = parse(UpConfig, arguments, "baton up", os.environ)
         scaling_rules(asked)
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
