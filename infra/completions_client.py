@@ -86,14 +86,13 @@ class CompletionsClient:
 
     def model(self) -> str:
         """Returns the name of the first model that is served. Raises `GatewayError`."""
-        body = self.get("/v1/models")
         try:
-            return str(json.loads(body)["data"][0]["id"])
+            return str(json.loads(self.get("/v1/models"))["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
             raise GatewayError(f"{self.url}/v1/models names no model") from None
 
     def get(self, path: str) -> bytes:
-        """Returns a page of the endpoint's. Raises `GatewayError`."""
+        """Returns the first `MAX_RESPONSE_BYTES` of an answer. Raises `GatewayError`."""
         with self._exchange("GET", path) as response:
             return _body(response)
 

@@ -8,16 +8,23 @@ from functools import partial
 from launcher.bench.bench import bench
 from launcher.chat import chat
 from launcher.compose import compose
+from launcher.down import down
 from launcher.key import key
+from launcher.logs import logs
 from launcher.manifests import print_manifests
+from launcher.models import models
 from launcher.operators import operators
 from launcher.options import ROOT
 from launcher.plan import plan
+from launcher.pull import pull
 from launcher.ray_process import ON_RAY, hand_over
+from launcher.restart import restart
 from launcher.run_service import run_service
 from launcher.run_tests import run_tests
+from launcher.show_config import show_config
 from launcher.simulate import simulate
 from launcher.status import status
+from launcher.unit import unit
 from launcher.up import up
 from launcher.words import answer
 
@@ -28,10 +35,17 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plan": plan,
     "simulate": simulate,
     "status": status,
+    "logs": logs,
+    "restart": restart,
+    "down": down,
+    "config": show_config,
+    "models": models,
+    "pull": pull,
     "key": key,
     "run": run_service,
     "compose": compose,
     "manifests": print_manifests,
+    "unit": unit,
     "operators": operators,
     "test": run_tests,
     **{name: partial(hand_over, name) for name in ON_RAY},

@@ -13,8 +13,8 @@ from infra.cli import parse
 from infra.completions_client import CompletionsClient
 from infra.process.dying import die_with
 from launcher.endpoint import endpoint_of, running_instance
-from launcher.host.instances import running
-from launcher.options import ROOT, ChatConfig
+from launcher.host.instances import Instance, running
+from launcher.options import DEMO_MODEL, ROOT, ChatConfig
 
 with suppress(ImportError):  # missing in some builds of Python
     import readline  # noqa: F401 - gives input() a history and line editing
@@ -22,6 +22,8 @@ with suppress(ImportError):  # missing in some builds of Python
 HELP = """\
 /help  this list        /new  start a new conversation        /quit  leave (or Ctrl-D)
 Ctrl-C stops an answer that is being written."""
+SMALLEST = ("--port=0", "--dashboard-port=0", "--prefill=0", "--decode=1")
+"""Options of an instance for one user: no dashboard, and one worker, which serves whole requests."""
 START_POLL_S = 0.2
 STOP_TIMEOUT_S = 60.0  # for a hung instance; `up` bounds its own stop
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -48,22 +50,24 @@ def chat(arguments: Sequence[str]) -> int:
 
 def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
     """Finds the endpoint, its key and its certificate. Raises `BatonError`."""
-    found = None if config.url else running_instance()
-    url = config.url or (found.url if found is not None else _offer(stack))
-    if not url:
+    if config.alone:
+        found: Instance | None = stack.enter_context(private_instance(config.alone))
+    else:
+        found = None if config.url else running_instance() or _offer(stack)
+    if found is None and not config.url:
         raise GatewayError("no instance is running; start one with ./baton up, or name one with --url")
-    return endpoint_of(url, found, config.api_key_file, config.cert).client()
+    return endpoint_of(found.url if found else config.url, found, config.api_key_file, config.cert).client()
 
 
-def _offer(stack: ExitStack) -> str:
-    """Offers to start an instance for the time of the chat. Returns its URL, or '' if the user declines."""
+def _offer(stack: ExitStack) -> Instance | None:
+    """Offers to start an instance for the time of the chat. Returns None if the user declines."""
     if not sys.stdin.isatty():
-        return ""
+        return None
     try:
         answer = input("No instance is running. Start one with the demo model for this chat? [Y/n] ")
     except EOFError:
-        return ""
-    return "" if answer.strip().lower().startswith("n") else stack.enter_context(private_instance())
+        return None
+    return None if answer.strip().lower().startswith("n") else stack.enter_context(private_instance(DEMO_MODEL))
 
 
 class NotStarted(Exception):
@@ -71,10 +75,10 @@ class NotStarted(Exception):
 
 
 @contextmanager
-def private_instance() -> Iterator[str]:
-    """Starts `baton up` on a free port, yields its URL, and stops it on exit. Raises `NotStarted`."""
+def private_instance(model: str) -> Iterator[Instance]:
+    """Starts the smallest `baton up` on a free port, yields it, and stops it on exit. Raises `NotStarted`."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "launcher", "up", "--port", "0", "--dashboard-port", "0"],
+        [sys.executable, "-P", "-m", "launcher", "up", f"--model={model}", *SMALLEST],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C in the chat stops an answer, not the instance
@@ -82,7 +86,7 @@ def private_instance() -> Iterator[str]:
     )
     try:
         while True:
-            mine = [instance.url for instance in running() if instance.pid == process.pid]
+            mine = [instance for instance in running() if instance.pid == process.pid]
             if mine:
                 break
             if process.poll() is not None:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from infra.completions_client import CompletionsClient
+from infra.completions_client import MAX_SILENCE_S, CompletionsClient
 from infra.keys.key_file import read_key
 from launcher.host.instances import Instance, running
 
@@ -16,9 +16,9 @@ class ClientEndpoint(NamedTuple):
     key: str
     cert: str
 
-    def client(self) -> CompletionsClient:
-        """Raises `GatewayError` for a URL that cannot be used."""
-        return CompletionsClient(self.url, key=self.key, cert=self.cert)
+    def client(self, silence: float = MAX_SILENCE_S) -> CompletionsClient:
+        """Makes a client that waits `silence` seconds for a byte. Raises `GatewayError` for a URL that cannot be used."""
+        return CompletionsClient(self.url, silence=silence, key=self.key, cert=self.cert)
 
 
 def endpoint_of(url: str, instance: Instance | None, api_key_file: str, cert: str) -> ClientEndpoint:

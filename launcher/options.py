@@ -180,6 +180,9 @@ Where = Annotated[
 ]
 
 
+LocalURL = Annotated[URLText, Meta(description="URL of an instance on this host, if several run")]
+
+
 class StatusConfig(RayPlace, frozen=True, kw_only=True):
     """Shows the instances of this user on this host, or the deployment on a Ray cluster.
 
@@ -187,6 +190,16 @@ class StatusConfig(RayPlace, frozen=True, kw_only=True):
     """
 
     on: Where = "host"  # --ray-address and --ray-namespace imply `ray`
+
+
+class DownConfig(RayPlace, frozen=True, kw_only=True):
+    """Stops the running instance on this host, as Ctrl-C does, or the deployment on a Ray cluster: requests drain first.
+
+    Example: ./baton down --ray-namespace baton
+    """
+
+    on: Where = "host"  # --ray-address and --ray-namespace imply `ray`
+    url: LocalURL = ""
 
 
 class UpOptions(DeploymentOptions, frozen=True, kw_only=True):
@@ -249,5 +262,12 @@ class ChatConfig(Struct, frozen=True, kw_only=True):
     url: EndpointURL = ""
     api_key_file: EndpointKeyFile = ""
     cert: EndpointCert = ""
+    alone: Annotated[
+        ModelSource,
+        Meta(
+            description="model to start for the time of the chat, with one worker and no dashboard; empty: the running "
+            "instance"
+        ),
+    ] = ""
     max_tokens: Annotated[Positive, Meta(description="longest answer in tokens")] = 512
     temperature: Annotated[float, Meta(ge=0, le=2, description="0: always the likeliest token")] = 0.7

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 RAY_EXTRA = "ray"  # of pyproject.toml
-ON_RAY = ("down", "ray")
-"""Commands for Ray only; `up` and `status` need Ray only with `--on ray`."""
+ON_RAY = ("ray",)
+"""Commands for Ray only; `up`, `status` and `down` need Ray only with `--on ray`."""
 
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -26,11 +26,11 @@ def needs_ray(arguments: Sequence[str]) -> bool:
     if not arguments or arguments[0] in ON_RAY:
         return bool(arguments)
     command, *words = arguments
-    return (command == "up" and _on_ray(words)) or (command == "status" and asks_for_ray(words))
+    return (command == "up" and _on_ray(words)) or (command in ("status", "down") and asks_for_ray(words))
 
 
 def asks_for_ray(words: Sequence[str]) -> bool:
-    """Returns whether the options of `status` name a deployment on a Ray cluster."""
+    """Returns whether the options of `status` or `down` name a deployment on a Ray cluster."""
     return _on_ray(words) or any(word.startswith(("--ray-address", "--ray-namespace")) for word in words)
 
 

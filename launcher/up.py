@@ -24,6 +24,7 @@ from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, Processes, described, environment
 from launcher.host.redis_server import redis_service
 from launcher.host.run_directory import run_directory
+from launcher.host.service_manager import notify
 from launcher.host.signals import Signals
 from launcher.host.state_directory import new_log
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
@@ -121,6 +122,7 @@ def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, sign
             seconds = time.monotonic() - began
             stages.say(greeting.text(config, record.instance.url, directory, seconds, log.path, key))
             record.change(phase="running", key_file=str(run / OWN_KEY) if key else "")
+            notify("READY=1")
             supervisor.watch()
         except StopAsked:
             pass
@@ -131,6 +133,7 @@ def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, sign
             return 1
         finally:
             record.change(phase="stopping")
+            notify("STOPPING=1")
             stages.show("stopping", "all services")
             supervisor.stop(described(config).stop_order())
             stages.show("stopping", "done")

@@ -22,6 +22,8 @@ class ServiceState(Struct, frozen=True):
     name: str
     stage: str  # `ready`, or the stage of its start
     pid: int = 0  # 0: dead, and restarted soon
+    address: str = ""  # of a ready worker, as in its record in Redis
+    restarts: int = 0
 
 
 class Instance(Struct, frozen=True):

@@ -46,11 +46,16 @@ class SupervisedService:
     was_ready: bool = False  # before it died
     stage: str = "starting"
     restart_at: float | None = None
+    restarts: int = 0
+    address: str = ""  # where it serves, if it says so
 
     def state(self) -> ServiceState:
+        name, restarts = self.service.name, self.restarts
         if self.restart_at is not None:
-            return ServiceState(self.service.name, "died, and is started again")
-        return ServiceState(self.service.name, READY_STAGE if self.ready else self.stage, self.child.pid)
+            return ServiceState(name, "died, and is started again", restarts=restarts)
+        if self.ready:
+            return ServiceState(name, READY_STAGE, self.child.pid, self.address, restarts)
+        return ServiceState(name, self.stage, self.child.pid, restarts=restarts)
 
 
 class Supervisor:
@@ -206,7 +211,7 @@ class Supervisor:
         if status is None:
             return
         if status.stage == READY_STAGE:
-            kept.ready = True
+            kept.ready, kept.address = True, status.address
             self._stages.show(name, READY_STAGE)
         else:
             kept.stage = status.stage
@@ -215,8 +220,8 @@ class Supervisor:
     def _look_again(self, kept: SupervisedService) -> None:
         status = kept.service.watch()
         kept.stage = status.stage if status is not None else "starting"
-        if kept.stage == READY_STAGE:
-            kept.ready = True
+        if status is not None and kept.stage == READY_STAGE:
+            kept.ready, kept.address = True, status.address
             self._stages.say(f"{kept.service.name} is ready{' again' if kept.was_ready else ''}")
 
     def _lifeless(self, kept: SupervisedService, now: float) -> str | None:
@@ -226,13 +231,20 @@ class Supervisor:
         return f"{how} for {seconds:.0f} s, so it was killed: --silent-seconds {self._silent_seconds:g}"
 
     def _bury(self, kept: SupervisedService, now: float, why: str = "") -> None:
-        """Kills a process and schedules its restart. `why`: reason, where the child itself gives none."""
+        """Kills a process and schedules its restart. `why`: reason, where the child itself gives none.
+
+        A ready service that ends with status 0 was told to, as by `baton restart`: this is no early death.
+        """
+        told = kept.ready and not why and kept.child.exit_status() == 0
         kept.child.kill()  # the process group must end before its successor starts
         self._forget(kept.child)
-        self._schedule_restart(kept, now, f"{kept.service.name} died ({why or kept.child.why()})")
+        ended = "ended, as it was told to" if told else f"died ({why or kept.child.why()})"
+        self._schedule_restart(
+            kept, now, f"{kept.service.name} {ended}", early=not told and now - kept.born < MIN_LIFE_S
+        )
 
-    def _schedule_restart(self, kept: SupervisedService, now: float, sentence: str) -> None:
-        kept.early_deaths = kept.early_deaths + 1 if now - kept.born < MIN_LIFE_S else 0
+    def _schedule_restart(self, kept: SupervisedService, now: float, sentence: str, early: bool) -> None:
+        kept.early_deaths = kept.early_deaths + 1 if early else 0
         delay = restart_delay(kept.early_deaths)
         kept.was_ready = kept.was_ready or kept.ready
         kept.ready = False
@@ -244,8 +256,10 @@ class Supervisor:
         try:
             kept.child = self._spawn(kept.service)
         except OSError as error:
-            self._schedule_restart(kept, now, f"{kept.service.name} cannot be started ({error.strerror or error})")
+            why = f"{kept.service.name} cannot be started ({error.strerror or error})"
+            self._schedule_restart(kept, now, why, early=True)
             return
+        kept.restarts += 1
         kept.pulse = Pulse(kept.service, kept.child.pid)
         kept.stage = "starting"
         kept.restart_at = None

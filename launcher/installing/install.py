@@ -26,6 +26,8 @@ from launcher.stages import StageDisplay
 from launcher.words import answer
 
 POLL_PERIOD_S = 0.2
+WITHOUT_SET_UP = ("status", "logs", "restart", "down")
+"""Commands about a running instance: without an installation there is none."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,7 +38,7 @@ class InstallFailed(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Completes `.venv` and becomes `python -m launcher ARGUMENTS` in it; returns an exit status only on failure.
 
-    Unknown words are refused first. `status` installs nothing: without an installation no instance runs.
+    Unknown words are refused first. Commands about a running instance install nothing.
     """
     if answered := answer(arguments, ROOT):
         exit_status, text = answered
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             signal.signal(number, _interrupt)
     python = str(ROOT / ".venv" / "bin" / "python")
     try:
-        if arguments[0] != "status" or needs_ray(arguments):
+        if arguments[0] not in WITHOUT_SET_UP or needs_ray(arguments):
             extras = ["test"] if arguments[0] == "test" else [RAY_EXTRA] if needs_ray(arguments) else []
             install(ROOT, extras, os.environ)
         elif not (ROOT / ".venv" / "stamp").is_file():

@@ -9,15 +9,8 @@ from launcher.host.signals import Signals
 from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected
 from launcher.on_ray.leftovers import leftovers, remove_leftovers
 from launcher.on_ray.reports import Reports, controller, table, taken_down
-from launcher.options import RayPlace, StatusConfig
+from launcher.options import DownConfig, RayPlace, StatusConfig
 from launcher.stages import StageDisplay
-
-
-class DownConfig(RayPlace, frozen=True, kw_only=True):
-    """Ends the deployment on a Ray cluster: requests drain, then nothing of it is left.
-
-    Example: ./baton down --ray-namespace baton
-    """
 
 
 def status(arguments: Sequence[str]) -> int:
