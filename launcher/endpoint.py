@@ -17,7 +17,7 @@ class ClientEndpoint(NamedTuple):
     cert: str
 
     def client(self, silence: float = MAX_SILENCE_S) -> CompletionsClient:
-        """Makes a client that waits `silence` seconds for a byte. Raises `GatewayError` for a URL that cannot be used."""
+        """Makes a client that waits `silence` seconds for a byte. Raises `GatewayError` for an unusable URL."""
         return CompletionsClient(self.url, silence=silence, key=self.key, cert=self.cert)
 
 

@@ -1,16 +1,16 @@
 """Chooses the instance on this host that a command is about."""
 
-from contracts.errors import ConfigError
+from contracts.errors import BatonError, ConfigError
 from launcher.host.instances import Instance, ServiceState, recorded
 
 NOTHING_RUNS = "no instance of this user runs on this host; ./baton up starts one"
 
 
 def local_instance(url: str) -> Instance:
-    """Returns the instance with this URL, or with an empty one the only instance. Raises `ConfigError`."""
+    """Returns the instance with this URL, or with an empty one the only instance. Raises a `BatonError`."""
     found = recorded()
     if not found:
-        raise ConfigError("--url" if url else "instance", url or None, NOTHING_RUNS)
+        raise BatonError(NOTHING_RUNS)
     named = [each for each in found if each.url == url.rstrip("/").removesuffix("/v1")] if url else found
     if len(named) == 1:
         return named[0]

@@ -1,4 +1,4 @@
-"""Prints an instance's log (`baton logs`): all kept files, or the lines of one service, and new lines with `--follow`."""
+"""Prints an instance's log (`baton logs`), or the lines of one service in it, and new lines with `--follow`."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from typing import Annotated, BinaryIO
 
 from msgspec import Meta, Struct
 
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import BatonError
 from contracts.kinds import Count
 from infra.cli import parse
 from launcher.host.held_file import is_held
@@ -85,12 +85,12 @@ def _replaced(log: Path, file: BinaryIO) -> bool:
 
 
 def _log(url: str) -> Path:
-    """Returns the newest log of the instance, or without a running instance of the last one. Raises `ConfigError`."""
+    """Returns the newest log of the instance, or without a running instance of the last one. Raises `BatonError`."""
     if url or recorded():
         return Path(local_instance(url).log)
     found = sorted((state_directory() / "logs").glob("*.log"))
     if not found:
-        raise ConfigError("log", None, f"there is none in {state_directory() / 'logs'}; ./baton up writes one")
+        raise BatonError(f"there is no log in {state_directory() / 'logs'}; ./baton up writes one")
     return found[-1]
 
 

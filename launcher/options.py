@@ -193,7 +193,7 @@ class StatusConfig(RayPlace, frozen=True, kw_only=True):
 
 
 class DownConfig(RayPlace, frozen=True, kw_only=True):
-    """Stops the running instance on this host, as Ctrl-C does, or the deployment on a Ray cluster: requests drain first.
+    """Stops this host's running instance, as Ctrl-C does, or the deployment on a Ray cluster; requests drain first.
 
     Example: ./baton down --ray-namespace baton
     """
@@ -233,13 +233,18 @@ class UpConfig(UpOptions, frozen=True, kw_only=True):
     )
 
 
-class ShownConfig(UpOptions, frozen=True, kw_only=True):
+class ShownConfig(UpConfig, frozen=True, kw_only=True):
     """Prints the settings that `./baton up` takes with the same options, and their sources, as a file for --config.
 
     Example: ./baton config --config baton.toml --port 18080
     """
 
-    COMMON_OPTIONS: ClassVar = UpConfig.COMMON_OPTIONS
+
+class UnitConfig(UpConfig, frozen=True, kw_only=True):
+    """Prints a systemd unit that runs `./baton up` with the same options, in this directory.
+
+    Example: ./baton unit --config baton.toml > ~/.config/systemd/user/baton.service
+    """
 
 
 EndpointURL = Annotated[

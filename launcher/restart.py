@@ -1,4 +1,4 @@
-"""Restarts one service of a running instance (`baton restart`): it drains and ends, and the supervisor starts it again."""
+"""Restarts a service of a running instance (`baton restart`): it drains, ends, and is started again."""
 
 import os
 import select
@@ -31,9 +31,7 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
     """
 
     url: LocalURL = ""
-    kill_seconds: Annotated[Seconds, Meta(description="seconds after which a service that has not ended is killed")] = (
-        60.0
-    )
+    kill_seconds: Annotated[Seconds, Meta(description="seconds for the service to end; then it is killed")] = 60.0
     start_seconds: Annotated[Seconds, Meta(description="seconds for the new process to be ready")] = 600.0
 
 

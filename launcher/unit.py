@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
 from launcher.host.processes import described
-from launcher.options import ROOT, UpConfig
+from launcher.options import ROOT, UnitConfig
 
 BAD_INPUT = 2
 STOP_MARGIN_S = 10.0
@@ -49,14 +49,17 @@ WantedBy=default.target
 def unit(arguments: Sequence[str]) -> int:
     """Prints the unit for these options of `up`; returns the exit status: 2 for bad input."""
     try:
-        config = parse(UpConfig, arguments, "baton unit", os.environ)
+        config = parse(UnitConfig, arguments, "baton unit", os.environ)
         if config.on == "ray":
             raise ConfigError("--on", config.on, "a unit runs an instance of this host; --detach leaves one on Ray")
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     command = " ".join(map(quoted, (str(ROOT / "baton"), "up", *arguments)))
-    print(UNIT.format(command=command, directory=Path.cwd(), stop_seconds=_stop_seconds(config)), end="")
+    print(
+        UNIT.format(command=command, directory=str(Path.cwd()).replace("%", "%%"), stop_seconds=_stop_seconds(config)),
+        end="",
+    )
     return 0
 
 
@@ -67,7 +70,7 @@ def quoted(word: str) -> str:
     return word if plain else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _stop_seconds(config: UpConfig) -> float:
+def _stop_seconds(config: UnitConfig) -> float:
     """Returns the longest time in which the groups of services stop, one after the other."""
     settled = described(replace(config, prefill=config.prefill or 1, decode=config.decode or 1))
     grace = {name: service.grace for service in settled.services for name in service.names}

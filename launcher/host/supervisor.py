@@ -239,9 +239,8 @@ class Supervisor:
         kept.child.kill()  # the process group must end before its successor starts
         self._forget(kept.child)
         ended = "ended, as it was told to" if told else f"died ({why or kept.child.why()})"
-        self._schedule_restart(
-            kept, now, f"{kept.service.name} {ended}", early=not told and now - kept.born < MIN_LIFE_S
-        )
+        early = not told and now - kept.born < MIN_LIFE_S
+        self._schedule_restart(kept, now, f"{kept.service.name} {ended}", early)
 
     def _schedule_restart(self, kept: SupervisedService, now: float, sentence: str, early: bool) -> None:
         kept.early_deaths = kept.early_deaths + 1 if early else 0
