@@ -25,12 +25,19 @@ from infra.process.shared_mapping import HUGE_PAGE_BYTES
 
 AHEAD_BYTES = 512 << 20
 """Bytes, over all layers and groups, that are populated beyond the highest block in use."""
+MAX_AHEAD_BLOCKS = 2048
+"""Bound of the same in blocks: a small model's first requests are far from `AHEAD_BYTES`, which an idle worker keeps."""
 STRETCH_BYTES = 256 << 10
 """Bytes of a layer populated by one call, during which the kernel locks the mapping."""
 REST_FACTOR = 3.0
 """Sleep after a call, as a multiple of its duration: the thread uses at most a quarter of a processor."""
 POPULATE_WRITE, COLLAPSE = 23, 25  # MADV_POPULATE_WRITE and MADV_COLLAPSE, which Python has no names for
 _madvise = ctypes.CDLL(None).madvise  # `mmap.madvise` would hold Python's lock during the call
+
+
+def bytes_ahead(block_bytes: int, groups: int) -> int:
+    """Returns the bytes of a group to populate ahead; `block_bytes`: of one block in all layers of the group."""
+    return min(AHEAD_BYTES // groups, MAX_AHEAD_BLOCKS * block_bytes)
 
 
 class PagesAhead:

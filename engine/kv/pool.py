@@ -32,7 +32,7 @@ from engine.kv.host_bytes import HostBytes
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
-from engine.kv.pages_ahead import AHEAD_BYTES, PagesAhead
+from engine.kv.pages_ahead import PagesAhead, bytes_ahead
 from engine.kv.payload import Payload, size_of
 from engine.kv.token_moves import TokenSlots, move_tokens
 from engine.model.kv_layout import KV_FORM_BY_DTYPE
@@ -154,7 +154,14 @@ class KVPool:
                 for mapping, shape in zip(mappings, shapes, strict=True)
             ]
             aheads = [
-                PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD_BYTES // len(mappings), is_shared)
+                PagesAhead(
+                    memory,
+                    len(group.layers),
+                    count,
+                    group.block_bytes,
+                    bytes_ahead(group.layers_bytes(), len(mappings)),
+                    is_shared,
+                )
                 for memory, group, count in zip(mappings, spec.groups, counts, strict=True)
             ]
             self._bytes = HostBytes(self._tensors, spec, aheads, codec)

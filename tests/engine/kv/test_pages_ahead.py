@@ -121,3 +121,10 @@ def test_the_thread_that_makes_pages_holds_locks_at_nobodys_mercy(monkeypatch: p
     ahead.reach(1)
     settle()
     assert seen == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+@pytest.mark.parametrize(
+    ("block_bytes", "groups", "blocks"), [(2 << 20, 1, 256), (2 << 20, 2, 128), (32 << 10, 1, 2048)]
+)
+def test_a_small_models_pages_ahead_are_bounded_in_blocks(block_bytes: int, groups: int, blocks: int) -> None:
+    assert pages_ahead.bytes_ahead(block_bytes, groups) == blocks * block_bytes
