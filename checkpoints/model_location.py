@@ -141,7 +141,7 @@ def _bars(progress: Progress) -> type[Any]:
 
         def display(self, *args: Any, **kwargs: Any) -> None:
             nonlocal reported
-            if self.unit == "B" and self.total:
+            if self.unit == "B" and self.total and not self.disable:  # a bar that is closed late says nothing
                 reported = max(reported, min(100.0, 100.0 * self.n / self.total))
                 progress("downloading", reported)
 

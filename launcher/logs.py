@@ -62,21 +62,29 @@ def logs(arguments: Sequence[str]) -> int:
 
 
 def followed(log: Path, file: BinaryIO, lives: Callable[[], bool]) -> Iterator[bytes]:
-    """Yields the lines that are added to `log`, of which `file` is open, until its writer no longer `lives`."""
+    """Yields the lines that are added to `log`, of which `file` is open, until its writer no longer `lives`.
+
+    Closes `file` at the end, and at a rotation, after which it reads on in the new file.
+    """
     rest = b""
-    while True:
-        alive, data = lives(), file.read(READ_BYTES)
-        *lines, rest = (rest + data).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-        if data:
-            continue
-        if not file.closed and _replaced(log, file):
-            file.close()
-            file = log.open("rb")
-        elif not alive:
-            return
-        else:
-            time.sleep(FOLLOW_PERIOD_S)
+    try:
+        while True:
+            # Both are asked first: what is written until then is in `data`, or in the next read.
+            alive, is_full = lives(), _replaced(log, file)
+            data = file.read(READ_BYTES)
+            *lines, rest = (rest + data).split(b"\n")
+            yield from (line + b"\n" for line in lines)
+            if data:
+                continue
+            if is_full:
+                file.close()
+                file = log.open("rb")
+            elif not alive:
+                return
+            else:
+                time.sleep(FOLLOW_PERIOD_S)
+    finally:
+        file.close()
 
 
 def _replaced(log: Path, file: BinaryIO) -> bool:

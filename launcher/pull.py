@@ -23,7 +23,7 @@ class PullConfig(Struct, frozen=True, kw_only=True):
 def pull(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 it is here, 1 it cannot be fetched, 2 bad input."""
     names = [word for word in arguments if not word.startswith("-")]
-    stages = StageDisplay()
+    stages = StageDisplay(sys.stdout)
     try:
         parse(PullConfig, [word for word in arguments if word.startswith("-")], "baton pull")
         if len(names) != 1:

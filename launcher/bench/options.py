@@ -19,7 +19,9 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     """
 
     url: EndpointURL = ""
-    model: Annotated[str, Meta(description="name of the model; empty: the first that the endpoint names")] = ""
+    model: Annotated[
+        str, Meta(extra={"metavar": "NAME"}, description="name of the model; empty: the first that the endpoint names")
+    ] = ""
     api_key_file: EndpointKeyFile = ""
     cert: EndpointCert = ""
     concurrency: Annotated[

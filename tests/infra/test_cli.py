@@ -56,7 +56,9 @@ def test_an_option_may_be_repeated_and_another_takes_no_value() -> None:
 
 
 def test_an_unknown_option_without_a_value_is_refused_in_one_clause() -> None:
-    with pytest.raises(ConfigError, match=r"^--nope: no such option \(did you mean --model\?\); --help-all lists them$"):
+    with pytest.raises(
+        ConfigError, match=r"^--nope: no such option \(did you mean --model\?\); --help-all lists them$"
+    ):
         parse(GatewayConfig, ["--model", "dir", "--nope"], "gateway")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infra.redis.records import WorkerLoad, WorkerRecord
 from launcher.__main__ import main
 from launcher.host.instances import Instance, Record, ServiceState
 from launcher.ray_process import asks_for_ray, needs_ray
@@ -17,7 +18,11 @@ INSTANCE = Instance(
     1_700_000_000.0,
     "/logs/mine.log",
     dashboard="http://127.0.0.1:2",
-    services=(ServiceState("redis", "ready", 4712), ServiceState("decode-0", "died, and is started again")),
+    services=(
+        ServiceState("redis", "ready", 4712),
+        ServiceState("prefill-0", "ready", 4713, "tcp://127.0.0.1:3", restarts=2),
+        ServiceState("decode-0", "died, and is started again"),
+    ),
 )
 
 
@@ -38,10 +43,18 @@ def test_an_instance_whose_endpoint_does_not_answer_is_not_ready(capsys: pytest.
         "  log        /logs/mine.log",
         "  process    4711",
         "",
-        "SERVICE   STAGE                       PROCESS",
-        "redis     ready                       4712",
-        "decode-0  died, and is started again  -",
+        "SERVICE    STAGE                       PROCESS  RESTARTS  DEVICE  RUNNING  WAITING  KV",
+        "redis      ready                       4712     0         -       -        -        -",
+        "prefill-0  ready                       4713     2         -       -        -        -",
+        "decode-0   died, and is started again  -        0         -       -        -        -",
     ]
+
+
+def test_a_worker_shows_its_device_and_load() -> None:
+    load = WorkerLoad(running=3, waiting=1, blocks_total=200, blocks_used=50)
+    record = WorkerRecord("e", "prefill", "tcp://127.0.0.1:3", "", "m", "", "", 16, 2048, "cpu", "bf16", 0.0, load=load)
+    shown = described(INSTANCE, True, 0.0, {record.address: record}).splitlines()
+    assert shown[-2].split() == ["prefill-0", "ready", "4713", "2", "cpu", "3", "1", "25%"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +84,7 @@ def test_durations() -> None:
     ],
 )
 def test_ray_is_asked_where_the_options_mean_it(words: list[str], ray: bool) -> None:
-    assert asks_for_ray(words) == needs_ray(["status", *words]) == ray
+    assert asks_for_ray(words) == needs_ray(["status", *words]) == needs_ray(["down", *words]) == ray
 
 
 def test_a_bad_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
