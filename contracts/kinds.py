@@ -168,6 +168,14 @@ RedisURL = Annotated[
         "redis+cluster://"
     ),
 ]
+ServedNames = Annotated[
+    str,
+    Meta(
+        extra={"metavar": "NAME,…"},
+        description="names by which clients call the model, divided by commas: its own, and aliases, such as "
+        "qwen,gpt-4o; empty: the directory's name or the hub id",
+    ),
+]
 LoRARoot = Annotated[
     DirectoryPath, Meta(description="directory with the adapters that may be loaded at run time; empty: none")
 ]

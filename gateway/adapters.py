@@ -6,7 +6,7 @@ before it is ready.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from contracts.adapters import AdapterSource, check_name, directory_inside
 from contracts.errors import AdapterError, StoreUnavailable
@@ -27,19 +27,19 @@ Sources = tuple[AdapterSource, ...]
 
 
 class AdapterLoading:
-    """Loads and unloads adapters for clients. `model` is the clients' name of the model."""
+    """Loads and unloads adapters for clients. `names`: the clients' names of the model."""
 
     def __init__(
         self,
         config: GatewayConfig,
-        model: str,
+        names: Sequence[str],
         store: Store,
         secret: bytes,
         clock: ServerClock,
         workers: WorkerDirectory[WorkerConnection],
     ) -> None:
         self._config = config
-        self._model = model
+        self._names = names
         self._store = store
         self._signer = Signer(secret, ADAPTER_LIST_PURPOSE)
         self._clock = clock
@@ -59,8 +59,8 @@ class AdapterLoading:
         source = AdapterSource(name, path)
 
         def with_it(sources: Sources) -> Sources:
-            if name == self._model or name in self._workers.adapters() or any(one.name == name for one in sources):
-                whose = "the model" if name == self._model else "an adapter that is loaded"
+            if name in self._names or name in self._workers.adapters() or any(one.name == name for one in sources):
+                whose = "the model" if name in self._names else "an adapter that is loaded"
                 raise invalid(f"the name {name!r} is taken by {whose}", "lora_name", "adapter_exists")
             if len(sources) >= MAX_ADAPTERS:
                 raise invalid(f"{MAX_ADAPTERS} adapters are loaded at most", "lora_name", "too_many_adapters")
@@ -83,14 +83,14 @@ class AdapterLoading:
         """
         self._refuse_unless_allowed()
         found = self._workers.adapters()
-        if name == self._model:
+        if name in self._names:
             raise invalid(f"{name!r} is the model, and no adapter", "lora_name")
         if name in found and found[name].fixed:
             raise invalid(f"the adapter {name!r} was given at the start (--lora), and stays", "lora_name")
 
         def without_it(sources: Sources) -> Sources:
             if all(one.name != name for one in sources):
-                raise no_model(name, self._model, found, "lora_name")
+                raise no_model(name, self._names[0], found, "lora_name")
             return tuple(one for one in sources if one.name != name)
 
         await self._followed(await self._change(without_it), UNLOAD_TIMEOUT_S)

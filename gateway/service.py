@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from contracts.errors import ModelError, StoreUnavailable
 from contracts.ids import new_epoch, request_ids
+from contracts.served_names import served_names
 from contracts.slo import Objective, parse_objective
 from gateway.adapters import AdapterLoading
 from gateway.errors import unavailable
@@ -50,13 +51,14 @@ log = logging.getLogger("baton.gateway")
 class Gateway:
     """One gateway life. Its parts are made here, each from earlier parts, inside a running event loop.
 
-    Raises `ConfigError` for a bad secret file, key file, objective or Redis URL.
+    Raises `ConfigError` for a bad secret file, key file, objective, name or Redis URL.
     """
 
     def __init__(self, config: GatewayConfig, url: str, status: StatusFile) -> None:
         self.config = config
         self.root = _own_name(config.model)
-        self.model = config.model_name or self.root
+        self.names = served_names(config.served_model_name, self.root)
+        self.model = self.names[0]
         self.created = int(time.time())  # s since 1970
         self._url = url
         self._status = status
@@ -100,7 +102,7 @@ class Gateway:
             self.requests,
         )
         self.metrics.count_unreached(lambda: float(len(self.discovery.unreached)))
-        self.adapters = AdapterLoading(config, self.model, self._store, secret, self._clock, self.workers)
+        self.adapters = AdapterLoading(config, self.names, self._store, secret, self._clock, self.workers)
         self.admission: PromptAdmission | None = None  # None until the tokenizer is loaded
         self._draining = False  # no new request is admitted
         self._tasks = Tasks("the gateway")
@@ -118,7 +120,7 @@ class Gateway:
             raise ModelError(f"--model: {self.config.model!r} was not loaded within {LOAD_TIMEOUT_S:g} s") from None
         self.admission = PromptAdmission(
             self.config,
-            self.model,
+            self.names,
             tokenizer,
             GrammarChecks(directory, tokenizer.vocabulary),
             self._tenants,

@@ -50,6 +50,7 @@ COMPOSE_HEADER = """\
 #                                 needs. BATON_PREFILL_TP and BATON_DECODE_TP give the workers of a role another number
 #   CUDA_VISIBLE_DEVICES          the GPUs to use, such as 0,2; `./baton compose --gpus 0,2` hides the others altogether
 #   BATON_MODEL=Qwen/Qwen3-0.6B   the model; a hub id, or a directory below ./models, which is mounted at /models
+#   BATON_SERVED_MODEL_NAME=qwen,gpt-4o   names by which clients call the model
 #   BATON_SECRET_FILE=./secret    the deployment's secret: `openssl rand -hex 32 > secret` makes one
 #   HF_TOKEN, HF_ENDPOINT         the hub's token, for a model that needs one, and another hub than huggingface.co
 #   BATON_PORT, BATON_DASHBOARD_PORT, BATON_HOST   where the endpoint and the dashboard listen on the host
@@ -83,6 +84,7 @@ FIELD_VARIABLES = {
     "eagle": "BATON_EAGLE",
     "gateways": "BATON_GATEWAYS",
     "handoff": "BATON_HANDOFF",
+    "served_model_name": "BATON_SERVED_MODEL_NAME",
     "api_keys": "BATON_API_KEYS",
     "api_key_file": "BATON_DASHBOARD_KEY",
     "tls_cert": "BATON_TLS_CERT",

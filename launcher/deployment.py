@@ -188,7 +188,7 @@ def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
         model=options.model,
         host=host,
         port=port,
-        model_name=DEMO_NAME if options.model == DEMO_MODEL else "",
+        served_model_name=options.served_model_name or (DEMO_NAME if options.model == DEMO_MODEL else ""),
         max_model_len=options.engine.max_model_len,
         log_level=options.log_level,
         drain_seconds=options.drain_seconds,

@@ -18,6 +18,7 @@ from contracts.kinds import (
     Positive,
     ReasoningParser,
     Seconds,
+    ServedNames,
     Slo,
     SpelledTokens,
     StatusPath,
@@ -114,6 +115,7 @@ class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
     tls_cert: TLSCert = ""
     tls_key: TLSKey = ""
     slo: Slo = ""
+    served_model_name: ServedNames = ""
     handoff: HandoffRule = "auto"
     spelled_tokens: SpelledTokens = "text"
     store_ttl: StoreTTL = 86400.0
@@ -229,7 +231,18 @@ class UpConfig(UpOptions, frozen=True, kw_only=True):
 
     COMMON_OPTIONS: ClassVar = (
         *("model", "host", "port", "dashboard_port", "device", "prefill", "decode", "max_model_len", "dtype"),
-        *("quantization", "kv_memory", "kv_dtype", "speculation", "lora", "api_keys", "slo", "redis", "on"),
+        *(
+            "quantization",
+            "kv_memory",
+            "kv_dtype",
+            "speculation",
+            "lora",
+            "served_model_name",
+            "api_keys",
+            "slo",
+            "redis",
+            "on",
+        ),
     )
 
 

@@ -121,7 +121,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
-        words += ["--max-requests", "100000", "--max-connections", "20000", "--model-name", MODEL_NAME]
+        words += ["--max-requests", "100000", "--max-connections", "20000", "--served-model-name", MODEL_NAME]
         if shape.gateways > 1:
             words += ["--share-port", "front"]
         gateways = [

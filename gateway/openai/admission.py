@@ -71,7 +71,7 @@ class PromptAdmission:
     def __init__(
         self,
         config: GatewayConfig,
-        model: str,
+        names: Sequence[str],
         tokenizer: ModelTokenizer,
         grammars: GrammarChecks,
         tenants: Tenants,
@@ -85,7 +85,8 @@ class PromptAdmission:
         self._config = config
         shown = NOTHING_SHOWN if tokenizer.template is None else tokenizer.template.shown_tools()
         self._format = answer_format(shown, tokenizer.token_id, config.tool_parser, config.reasoning_parser)
-        self._model = model
+        self._names = names
+        self._model = names[0]
         self._constraints = AnswerConstraints(self._format, grammars, self.tokenized)
         self._tenants = tenants
         self._in_progress = in_progress
@@ -267,7 +268,7 @@ class PromptAdmission:
 
     def _adapter(self, body: SamplingFields) -> str:
         """Returns the digest of the adapter that a body names as its model, empty for the model. Raises `APIError`."""
-        if body.model is None or body.model == self._model:
+        if body.model is None or body.model in self._names:
             return ""
         adapters = self._adapters()
         if body.model not in adapters:

@@ -18,6 +18,7 @@ from contracts.kinds import (
     Positive,
     ReasoningParser,
     Seconds,
+    ServedNames,
     Slo,
     SpelledTokens,
     StatusPath,
@@ -53,13 +54,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
             description="name of the gateways of one user that share the port; empty: the port is not shared",
         ),
     ] = ""
-    model_name: Annotated[
-        str,
-        Meta(
-            extra={"metavar": "NAME"},
-            description="the model's name for clients; empty: the directory's name or the hub id",
-        ),
-    ] = ""
+    served_model_name: ServedNames = ""
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""
     log_level: LogLevel = "info"

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from contracts.adapters import parse_sources
 from contracts.errors import ConfigError
 from contracts.kv.spec import refuse_codec_of_bytes
+from contracts.served_names import served_names
 from contracts.slo import parse_objective
 from infra.config.speculation import proposing
 from infra.keys.key_ring import KeyRing
@@ -26,7 +27,8 @@ def check_settings(config: DeploymentOptions) -> Path | None:
     if config.secret_file:
         load_secret(config.secret_file)
     directory = checked(config.model)
-    parse_sources(config.engine.lora, [DEMO_NAME if config.model == DEMO_MODEL else Path(config.model).name])
+    usual = DEMO_NAME if config.model == DEMO_MODEL else Path(config.model).name
+    parse_sources(config.engine.lora, served_names(config.served_model_name, usual))
     if config.engine.allow_lora_loading and not config.engine.lora_root:
         raise ConfigError("--allow-lora-loading", "true", "it needs --lora-root, below which adapters are")
     if config.engine.lora_root and not Path(config.engine.lora_root).expanduser().is_dir():

@@ -7,6 +7,7 @@ from checkpoints.model_location import HUB_ID_REGEX
 from contracts.adapters import parse_sources
 from contracts.errors import ConfigError
 from contracts.kv.spec import refuse_codec_of_bytes
+from contracts.served_names import served_names
 from contracts.slo import parse_objective
 from infra.config.speculation import proposing
 from infra.keys.key_ring import KeyRing
@@ -14,7 +15,7 @@ from infra.network.tls import certificate
 from infra.redis.clients import connect_blocking, redacted
 from launcher.container import MODELS_DIRECTORY
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.options import DEMO_MODEL
+from launcher.options import DEMO_MODEL, DEMO_NAME
 
 IMAGE_DIGEST_MARK = "@sha256:"
 URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/\S*)?")
@@ -31,7 +32,7 @@ def check(config: ManifestsConfig) -> None:
     for option, place in (*weights, ("--lora-root", engine.lora_root)):
         if place:
             _check_model(option, place)
-    for source in parse_sources(engine.lora):
+    for source in parse_sources(engine.lora, served_names(config.served_model_name, DEMO_NAME)):
         _check_model("--lora", source.path)
     for option, maximum, minimum_option, minimum in (
         ("--max-prefill", config.max_prefill, "--prefill", config.prefill or 0),

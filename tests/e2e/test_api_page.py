@@ -49,7 +49,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     build_adapter(root / "law", DEMO)
     loading = ("--lora-root", str(root), "--allow-lora-loading")
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-loras", "1", *loading)
-    gateway = ("--model-name", "baton-demo", *loading)
+    gateway = ("--served-model-name", "baton-demo", *loading)
     with System(tmp_path_factory.mktemp("page"), DEMO, worker=worker, gateway=gateway) as running:
         yield running
 

@@ -67,7 +67,8 @@ async def test_two_gateways_are_one_to_their_clients(
         port: int = listener.getsockname()[1]
     options = {"model": model, "redis": redis_url, "secret-file": secret_file, "port": port, "gateways": 2}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "gateway", *words, "--model-name", "m", "--status-file", str(tmp_path / "s")]
+    words += ["--served-model-name", "m", "--status-file", str(tmp_path / "s")]
+    command = [sys.executable, "-m", "gateway", *words]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     url = f"http://127.0.0.1:{port}"
     try:

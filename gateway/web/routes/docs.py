@@ -96,7 +96,7 @@ def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
 
     async def openapi(request: Request) -> Response:
         front = gateway.admission
-        models = (gateway.model, *(name for name in gateway.workers.adapters() if name != gateway.model))
+        models = (*gateway.names, *(name for name in gateway.workers.adapters() if name not in gateway.names))
         limits = ServerLimits(models, samples=gateway.config.max_samples)
         if front is not None:
             limits = ServerLimits(models, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)

@@ -70,21 +70,22 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     def adapters() -> dict[str, HeldAdapter]:
         named = gateway.workers.adapters()
-        return {name: named[name] for name in sorted(named) if name != gateway.model}
+        return {name: named[name] for name in sorted(named) if name not in gateway.names}
 
     async def models(request: Request) -> Response:
-        listed = [_model(gateway), *(_adapter(gateway, held) for held in adapters().values())]
+        listed = [_model(gateway, name) for name in gateway.names]
+        listed += [_adapter(gateway, held) for held in adapters().values()]
         return reply(_page(listed, request) if _for_anthropic(request) else ModelList(listed))
 
     async def model(request: Request) -> Response:
         name, found = request.path_params["model"], adapters()
-        if name != gateway.model and name not in found:
+        if name not in gateway.names and name not in found:
             raise no_model(name, gateway.model, found)
-        described = _adapter(gateway, found[name]) if name in found else _model(gateway)
+        described = _adapter(gateway, found[name]) if name in found else _model(gateway, name)
         return reply(_described(described) if _for_anthropic(request) else described)
 
     return [
-        Endpoint("GET", "/v1/models", models, "Lists the model and its adapters.", answer=ModelList),
+        Endpoint("GET", "/v1/models", models, "Lists the names of the model, and its adapters.", answer=ModelList),
         Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model, or an adapter.", answer=ModelCard),
     ]
 
@@ -95,13 +96,13 @@ def context_of(gateway: Gateway) -> int | None:
     return (front.context() or None) if front is not None else None
 
 
-def _model(gateway: Gateway) -> ModelCard:
-    permission = Permission(f"modelperm-{gateway.model}", gateway.created)
-    return ModelCard(gateway.model, gateway.created, gateway.root, context_of(gateway), [permission])
+def _model(gateway: Gateway, name: str) -> ModelCard:
+    permission = Permission(f"modelperm-{name}", gateway.created)
+    return ModelCard(name, gateway.created, gateway.root, context_of(gateway), [permission])
 
 
 def _adapter(gateway: Gateway, held: HeldAdapter) -> ModelCard:
-    return structs.replace(_model(gateway), id=held.name, root=held.root, parent=gateway.model)
+    return structs.replace(_model(gateway, gateway.model), id=held.name, root=held.root, parent=gateway.model)
 
 
 def _for_anthropic(request: Request) -> bool:

@@ -127,7 +127,7 @@ def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
 
 def test_the_gateway_and_the_dashboard_are_told_everything(made: Processes) -> None:
     gateway = parse(GatewayConfig, options(made.gateways()[0]), "gateway")
-    assert (gateway.host, gateway.port, gateway.max_model_len, gateway.model_name) == ("0.0.0.0", 1234, 99, "")
+    assert (gateway.host, gateway.port, gateway.max_model_len, gateway.served_model_name) == ("0.0.0.0", 1234, 99, "")
     assert (gateway.store_ttl, gateway.store_bytes) == (12.5, 1 << 20)
     dashboard = parse(DashboardConfig, options(*made.dashboard()), "dashboard")
     assert (dashboard.host, dashboard.port, dashboard.gateway) == ("0.0.0.0", 1235, "http://127.0.0.1:1234")
@@ -198,7 +198,7 @@ def test_a_loopback_is_local(host: str, local: bool) -> None:
 
 def test_the_demo_model_has_a_name(tmp_path: Path) -> None:
     made = Processes(UpConfig(prefill=1, decode=1), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
-    assert parse(GatewayConfig, options(made.gateways()[0]), "gateway").model_name == DEMO_NAME
+    assert parse(GatewayConfig, options(made.gateways()[0]), "gateway").served_model_name == DEMO_NAME
 
 
 def test_several_gateways_share_the_port_and_nothing_else(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from contracts.adapters import HeldAdapter
-from tests.gateway.running import Running
+from tests.gateway.running import Running, Serve
 from tests.plain_http import PLAIN
 
 OWN = {"type", "display_name", "created_at", "lifecycle", "max_input_tokens", "max_tokens"}
@@ -79,3 +79,24 @@ async def test_pages_that_cannot_be(asked: dict[str, str], running: Running) -> 
     answer = await running.client.get("/v1/models", params=asked, headers=ASKED)
     assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
     assert next(iter(asked)) in answer.json()["error"]["message"]
+
+
+async def test_each_served_name_is_listed_and_an_answer_has_the_name_that_was_asked(serve: Serve) -> None:
+    running = await serve("prefill", "decode", served_model_name="tiny,gpt-4o,claude-sonnet")
+    await with_adapters(running, "gpt-4o", "a")
+    listed = (await running.client.get("/v1/models")).json()["data"]
+    assert [(model["id"], model.get("parent")) for model in listed] == [
+        ("tiny", None),
+        ("gpt-4o", None),
+        ("claude-sonnet", None),
+        ("a", "tiny"),
+    ]
+    assert (await running.client.get("/v1/models/gpt-4o")).json()["root"] == "tiny"
+    for path, field in (("chat/completions", "messages"), ("completions", "prompt"), ("messages", "messages")):
+        for name in ("tiny", "gpt-4o", "claude-sonnet"):
+            asked = [{"role": "user", "content": "a"}] if field == "messages" else "a"
+            body = {"model": name, field: asked, "max_tokens": 2}
+            answered = await running.client.post(f"/v1/{path}", json=body)
+            assert (answered.status_code, answered.json()["model"]) == (200, name)
+    refused = await running.client.post("/v1/completions", json={"model": "gpt-5", "prompt": "a"})
+    assert refused.status_code == 404 and "'gpt-5' does not exist; this server has 'tiny'" in refused.text
