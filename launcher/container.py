@@ -23,6 +23,9 @@ DATA_DIRECTORIES: dict[Volume, str] = {
 """Mount point of each volume."""
 TRITON_CACHE = f"{DATA_DIRECTORIES['cache']}/triton"  # compiled kernels, which the Dockerfile's TRITON_CACHE_DIR names
 
+READY_MARK = '"stage":"ready"'
+"""What the line of a ready service's status file contains."""
+
 REDIS_IMAGE = "redis:8.2"
 REDIS_PING = ("redis-cli", "ping")
 
@@ -34,10 +37,19 @@ def redis_command(service: Service) -> tuple[str, ...]:
 
 
 def is_ready(place: str) -> tuple[str, ...]:
-    """Returns a command that exits with 0 when the service behind a status file or a URL is ready."""
+    """Returns a command that exits with 0 when the service behind a status file or a URL is ready.
+
+    The container ends with the writer of its status file. grep takes 1 ms of a processor, a Python 120 ms.
+    """
+    if place.startswith("/"):
+        return ("grep", "-q", READY_MARK, place)
     return (*PYTHON_COMMAND, "-m", "launcher.is_ready", place)
 
 
 def is_alive(status_file: str, silent_seconds: int) -> tuple[str, ...]:
-    """Returns a command that exits with 0 while the status file is younger than `silent_seconds`."""
-    return (*PYTHON_COMMAND, "-m", "launcher.is_alive", status_file, str(silent_seconds))
+    """Returns a command that exits with 0 while a service starts, or its status file is younger than `silent_seconds`.
+
+    A ready service touches its status file every second while its event loop runs. A start has a bound of its own.
+    """
+    fresh = f"find {status_file} -newermt '-{silent_seconds} seconds'"
+    return ("sh", "-c", f"! grep -q '{READY_MARK}' {status_file} || [ -n \"$({fresh})\" ]")

@@ -14,7 +14,9 @@ def local_instance(url: str) -> Instance:
     named = [each for each in found if each.url == url.rstrip("/").removesuffix("/v1")] if url else found
     if len(named) == 1:
         return named[0]
-    raise ConfigError("--url", url, f"names one of the running instances: {', '.join(each.url for each in found)}")
+    raise ConfigError(
+        "--url", url or None, f"names one of the running instances: {', '.join(each.url for each in found)}"
+    )
 
 
 def service_of(instance: Instance, name: str) -> ServiceState:

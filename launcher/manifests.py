@@ -18,6 +18,10 @@ NEW_SECRET = (
     "note: the Secret has a new secret each time; --secret-file FILE keeps one (openssl rand -hex 32 > secret), and"
     " --existing-secret NAME leaves it out"
 )
+ONE_DECODE_WORKER = (
+    "note: --decode 1: during a roll-out {} until the new decode worker is ready; --worker-surge 1 starts it before the"
+    " old one stops, on a free GPU"
+)
 OWN_IMAGE = (
     f"note: --image: {IMAGE!r} is in no registry; build it (docker build -t REGISTRY/{IMAGE} .), push it to a registry"
     f" that the nodes reach, and name it: --image REGISTRY/{IMAGE}"
@@ -37,6 +41,9 @@ def print_manifests(arguments: Sequence[str]) -> int:
         print(f"note: {each}", file=sys.stderr)
     if not config.secret_file and not config.existing_secret:
         print(NEW_SECRET, file=sys.stderr)
+    if config.device != "cpu" and config.decode == 1 and not config.worker_surge:
+        meanwhile = "prefill workers answer alone, slower," if config.prefill else "nothing answers"
+        print(ONE_DECODE_WORKER.format(meanwhile), file=sys.stderr)
     if config.image == IMAGE:
         print(OWN_IMAGE, file=sys.stderr)
     print(as_yaml(made), end="")

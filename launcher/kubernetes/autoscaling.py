@@ -6,6 +6,7 @@ and stops a pod by SIGTERM, on which the worker drains.
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from contracts.slo import parse_objective
 from infra.config.gateway import GatewayConfig
@@ -107,11 +108,12 @@ def _one_pod(period: int, stabilization: int) -> Value:
 
 def adapter_rules(config: ManifestsConfig) -> Value:
     """Makes the ConfigMap with prometheus-adapter's rules; the chart's value `rules.existing` names it."""
+    there = replace(config, namespace=config.adapter_namespace or config.namespace)
     rules = [_rule(metric) for metric in SCALING_METRICS]
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(config, "adapter-rules"),
+        "metadata": metadata(there, "adapter-rules"),
         "data": {"config.yaml": as_yaml([{"rules": rules}])},
     }
 

@@ -22,6 +22,9 @@ URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/\S*)?")
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 LABEL_PATTERN = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{_NAME}=({_NAME})?")
 
+VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
+ANNOTATION_PATTERN = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{_NAME}=.*")
+
 
 def check(config: ManifestsConfig) -> None:
     """Raises a `BatonError` that names the option and its value. The numbers of workers must be decided."""
@@ -53,12 +56,43 @@ def check(config: ManifestsConfig) -> None:
             raise ConfigError("--monitor-label", label, "expected NAME=VALUE, such as release=prometheus")
         if not config.service_monitor:
             raise ConfigError("--monitor-label", label, "it goes with --service-monitor")
+    _check_places(config)
     _check_redis(config.redis)
     refuse_codec_of_bytes(engine.kv_dtype, config.transfer.kv_codec)
     proposing(engine)
     KeyRing(config.api_keys)
     parse_objective(config.slo)
     certificate(config.tls_cert, config.tls_key)
+
+
+def _check_places(config: ManifestsConfig) -> None:
+    pods, way = config.placement, config.outside
+    if config.models_access == "pod":
+        if config.models_claim:
+            raise ConfigError("--models-access", "pod", "--models-claim has the models already")
+        if config.model.startswith(f"{MODELS_DIRECTORY}/"):
+            raise ConfigError("--models-access", "pod", f"each pod downloads a model; {config.model} is on a volume")
+    for option, given, pattern, example in (
+        ("--node-selector", pods.node_selector, LABEL_PATTERN, "gpu=l4"),
+        ("--env", pods.env, VARIABLE_PATTERN, "NCCL_DEBUG=INFO"),
+        ("--ingress-annotation", way.ingress_annotation, ANNOTATION_PATTERN, "example.com/timeout=600"),
+    ):
+        for each in given:
+            if not pattern.fullmatch(each):
+                raise ConfigError(option, each, f"expected NAME=VALUE, such as {example}")
+    for option, value in (
+        ("--ingress-class", way.ingress_class),
+        ("--ingress-tls-secret", way.ingress_tls_secret),
+        ("--ingress-annotation", " ".join(way.ingress_annotation)),
+        ("--route-gateway", way.route_gateway),
+    ):
+        if value and not way.hostname:
+            raise ConfigError(option, value, "it goes with --hostname")
+        if value and way.route_gateway and option != "--route-gateway":
+            raise ConfigError(option, value, "--route-gateway writes an HTTPRoute, and no Ingress")
+    if way.hostname and config.tls_cert:
+        why = "TLS ends there, and what is written leads to gateways that speak HTTP; --tls-cert goes without it"
+        raise ConfigError("--hostname", way.hostname, why)
 
 
 def _check_redis(url: str) -> None:

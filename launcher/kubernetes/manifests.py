@@ -6,6 +6,7 @@ from launcher.kubernetes.disruption import disruption_budget
 from launcher.kubernetes.monitoring import service_monitor
 from launcher.kubernetes.network import network_policy
 from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.outside import way_in
 from launcher.kubernetes.place import described, needs_models
 from launcher.kubernetes.redis import redis
 from launcher.kubernetes.secrets import Secrets, config_map, secrets
@@ -18,7 +19,7 @@ from launcher.yaml_text import Value
 def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
     services = described(config).services
     made = [*secrets(config, held), config_map(config)]
-    if needs_models(config) and not config.models_claim:
+    if needs_models(config) and not config.models_claim and config.models_access != "pod":
         made.append(models_claim(config))
     made += [network_policy(config, service) for service in services]
     made += [service_of(config, service) for service in services]
@@ -29,6 +30,7 @@ def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
     made += [autoscaler(config, service) for service in scaled]
     if scaled:
         made.append(adapter_rules(config))
+    made += way_in(config)
     if config.service_monitor:
         made.append(service_monitor(config))
     return made

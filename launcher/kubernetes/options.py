@@ -2,13 +2,74 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from contracts.kinds import Bytes, Count, Port, Positive, Seconds, URLText
 from launcher.container import IMAGE
 from launcher.options import DeploymentOptions
 
 NameOrNone = Annotated[str, Meta(extra={"metavar": "NAME"}, pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
+
+
+class PodPlacement(Struct, frozen=True, kw_only=True):
+    """Nodes, classes and environment of pods."""
+
+    node_selector: Annotated[
+        tuple[str, ...],
+        Meta(
+            extra={"metavar": "NAME=VALUE"},
+            description="label of the nodes that workers may run on; may be repeated",
+        ),
+    ] = ()
+    runtime_class: Annotated[
+        NameOrNone, Meta(description="RuntimeClass of workers, such as nvidia; empty: the cluster's default")
+    ] = ""
+    priority_class: Annotated[NameOrNone, Meta(description="PriorityClass of all pods; empty: none")] = ""
+    env: Annotated[
+        tuple[str, ...],
+        Meta(
+            extra={"metavar": "NAME=VALUE"},
+            description="environment variable of all pods but Redis's; may be repeated",
+        ),
+    ] = ()
+    scratch_size: Annotated[
+        Bytes, Meta(description="bound of what a pod may write to each directory that is lost with it, such as /tmp")
+    ] = 8 << 30
+
+
+class OutsideOptions(Struct, frozen=True, kw_only=True):
+    """Way from outside of the cluster to the gateways."""
+
+    service_type: Annotated[
+        Literal["ClusterIP", "LoadBalancer", "NodePort"], Meta(description="type of the gateways' Service")
+    ] = "ClusterIP"
+    hostname: Annotated[
+        NameOrNone,
+        Meta(
+            description="name by which clients outside reach the gateways, for which an Ingress is written, or with "
+            "--route-gateway an HTTPRoute; empty: neither"
+        ),
+    ] = ""
+    ingress_class: Annotated[NameOrNone, Meta(description="class of the Ingress; empty: the cluster's default")] = ""
+    ingress_tls_secret: Annotated[
+        NameOrNone, Meta(description="Secret with the certificate of --hostname, for the Ingress; empty: HTTP")
+    ] = ""
+    ingress_annotation: Annotated[
+        tuple[str, ...],
+        Meta(
+            extra={"metavar": "NAME=VALUE"},
+            description="annotation of the Ingress, such as nginx.ingress.kubernetes.io/proxy-read-timeout=600; may "
+            "be repeated",
+        ),
+    ] = ()
+    route_gateway: Annotated[
+        str,
+        Meta(
+            extra={"metavar": "[NAMESPACE/]NAME"},
+            pattern=r"^(([a-z0-9-]{1,63}/)?[a-z0-9][a-z0-9.-]{0,252})?$",
+            description="Gateway of the Gateway API for an HTTPRoute in place of an Ingress; empty: an Ingress",
+        ),
+    ] = ""
 
 
 class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
@@ -93,6 +154,13 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     worker_cpus: Annotated[float, Meta(extra={"metavar": "N"}, gt=0, description="cores that each worker asks for")] = (
         4.0
     )
+    worker_surge: Annotated[
+        Count,
+        Meta(
+            description="workers of each role that a roll-out starts before it stops an old one, for which the cluster "
+            "needs free GPUs; 0: an old one stops first"
+        ),
+    ] = 0
     worker_memory: Annotated[Bytes, Meta(description="memory that each worker may take, its host tier included")] = (
         32 << 30
     )
@@ -102,8 +170,11 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     ] = ""
     models_size: Annotated[Bytes, Meta(description="size of the volume for models")] = 200 << 30
     models_access: Annotated[
-        Literal["ReadWriteMany", "ReadWriteOnce"],
-        Meta(description="ReadWriteMany, for workers on several nodes, or ReadWriteOnce"),
+        Literal["ReadWriteMany", "ReadWriteOnce", "pod"],
+        Meta(
+            description="ReadWriteMany, for workers on several nodes, ReadWriteOnce, or pod: no claim, and each pod "
+            "downloads the model to its node's disk"
+        ),
     ] = "ReadWriteMany"
     storage_class: Annotated[NameOrNone, Meta(description="of the volumes; empty: the cluster's default")] = ""
     redis_size: Annotated[Bytes, Meta(description="size of the volume for Redis's append-only file")] = 8 << 30
@@ -130,6 +201,15 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
         int, Meta(ge=1024, le=65535, description="port of the endpoint, of its pods and of its Service")
     ] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
+    placement: PodPlacement = PodPlacement()
+    outside: OutsideOptions = OutsideOptions()
+    adapter_namespace: Annotated[
+        NameOrNone,
+        Meta(
+            description="namespace of prometheus-adapter, for the ConfigMap with its rules, which it mounts from its "
+            "own namespace; empty: --namespace"
+        ),
+    ] = ""
     service_monitor: Annotated[
         bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")
     ] = False

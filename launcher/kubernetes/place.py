@@ -103,4 +103,5 @@ def settings(config: ManifestsConfig) -> dict[str, str]:
     # A new pod finds the kernels that others compiled. A volume with the model itself is read-only.
     writes_volume = needs_models(config) and not config.model.startswith(f"{MODELS_DIRECTORY}/")
     triton = {"TRITON_CACHE_DIR": f"{MODELS_DIRECTORY}/baton/triton"} if writes_volume else {}
-    return {**SERVICE_ENVIRONMENT, **hub, **triton, "HOME": HOME_DIRECTORY, "HF_HOME": cache}
+    own = {"HOME": HOME_DIRECTORY, "HF_HOME": cache}
+    return {**SERVICE_ENVIRONMENT, **hub, **triton, **own, **dict(each.split("=", 1) for each in config.placement.env)}

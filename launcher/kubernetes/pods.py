@@ -75,6 +75,12 @@ def pod_template(config: ManifestsConfig, service: Service) -> Value:
         "containers": [container],
         "volumes": _volumes(config, service),
     }
+    if config.placement.priority_class:
+        spec["priorityClassName"] = config.placement.priority_class
+    if service.role in WORKERS and config.placement.node_selector:
+        spec["nodeSelector"] = dict(label.split("=", 1) for label in config.placement.node_selector)
+    if service.role in WORKERS and config.placement.runtime_class:
+        spec["runtimeClassName"] = config.placement.runtime_class
     if service.gpus:
         spec["tolerations"] = [{"key": config.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
     if config.image_pull_secret:
@@ -143,7 +149,8 @@ def _mounts(config: ManifestsConfig, service: Service) -> list[Value]:
 
 
 def _volumes(config: ManifestsConfig, service: Service) -> list[Value]:
-    made: list[Value] = [{"name": name, "emptyDir": {}} for name in WRITABLE_DIRECTORIES]
+    bound = {"sizeLimit": size(config.placement.scratch_size)}
+    made: list[Value] = [{"name": name, "emptyDir": bound} for name in WRITABLE_DIRECTORIES]
     if service.gpus > 1:
         made.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size(RANKS_SHARED_MEMORY)}})
     made += [
@@ -151,7 +158,9 @@ def _volumes(config: ManifestsConfig, service: Service) -> list[Value]:
         {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, **_only(volume)}}
         for volume, (secret, _) in _held(config, service).items()
     ]
-    if _has_models(config, service):
+    if _has_models(config, service) and config.models_access == "pod":
+        made.append({"name": "models", "emptyDir": {"sizeLimit": size(config.models_size)}})
+    elif _has_models(config, service):
         claim = config.models_claim or name_of(config, "models")
         made.append({"name": "models", "persistentVolumeClaim": {"claimName": claim}})
     return made

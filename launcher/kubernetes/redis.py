@@ -54,6 +54,7 @@ def redis(config: ManifestsConfig, service: Service) -> Value:
             "template": {
                 "metadata": {"labels": labels(config, "redis")},
                 "spec": {
+                    **({"priorityClassName": priority} if (priority := config.placement.priority_class) else {}),
                     "automountServiceAccountToken": False,
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 30,

@@ -23,7 +23,7 @@ def service_of(config: ManifestsConfig, service: Service) -> Value:
         "kind": "Service",
         "metadata": made,
         "spec": {
-            **({"clusterIP": "None"} if headless else {"type": "ClusterIP"}),
+            **({"clusterIP": "None"} if headless else {"type": _type_of(config, service)}),
             "selector": selector(config, service.role),
             "ports": [
                 {"name": port.name, "port": port.number, "targetPort": port.name, "protocol": "TCP"}
@@ -31,3 +31,7 @@ def service_of(config: ManifestsConfig, service: Service) -> Value:
             ],
         },
     }
+
+
+def _type_of(config: ManifestsConfig, service: Service) -> str:
+    return config.outside.service_type if service.role == "gateway" else "ClusterIP"

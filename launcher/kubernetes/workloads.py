@@ -21,12 +21,13 @@ def deployment(config: ManifestsConfig, service: Service) -> Value:
             **spec,
             "revisionHistoryLimit": OLD_REVISIONS,
             "selector": {"matchLabels": selector(config, service.role)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(service)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(config, service)},
             "template": pod_template(config, service),
         },
     }
 
 
-def _rolling(service: Service) -> Value:
-    """Starts the new pod first, except with GPUs: the cluster may have no free GPU until the old pod has ended."""
-    return {"maxSurge": 0, "maxUnavailable": 1} if service.gpus else {"maxSurge": 1, "maxUnavailable": 0}
+def _rolling(config: ManifestsConfig, service: Service) -> Value:
+    """Starts the new pod first, with GPUs only if told to: the cluster may have no free GPU until the old pod ends."""
+    surge = config.worker_surge if service.gpus else 1
+    return {"maxSurge": surge, "maxUnavailable": 0 if surge else 1}

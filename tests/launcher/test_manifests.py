@@ -12,8 +12,8 @@ from tests.launcher.kubernetes.written import VARIANTS, variants, written
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 """Those that get fixes when this is written."""
-CUSTOM = {"ServiceMonitor"}
-"""Kinds of operators, which Kubernetes' schemas do not have: see `test_monitoring.py`."""
+CUSTOM = {"ServiceMonitor", "HTTPRoute"}
+"""Kinds of operators, which Kubernetes' schemas do not have: see `test_monitoring.py` and `test_outside.py`."""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,7 @@ def test_the_command_prints_the_same_each_time(tmp_path: Path, capsys: pytest.Ca
     printed = []
     for _ in range(2):
         named = ["--secret-file", str(secret), "--name", "mine", "--model", "a/b", "--image", "here/b:1"]
+        named.append("--decode=2")
         assert print_manifests(named) == 0
         out, err = capsys.readouterr()
         printed.append(out)
@@ -49,11 +50,28 @@ def test_the_command_prints_the_same_each_time(tmp_path: Path, capsys: pytest.Ca
 def test_a_new_secret_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
     secrets = []
     for _ in range(2):
-        assert print_manifests(["--image", "here/b:1"]) == 0
+        assert print_manifests(["--image", "here/b:1", "--worker-surge=1"]) == 0
         out, err = capsys.readouterr()
         assert err.startswith("note: the Secret has a new secret") and err.count("\n") == 1
         secrets.append(next(yaml.safe_load_all(out))["stringData"]["secret"])
     assert secrets[0] != secrets[1] and len(secrets[0]) == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prefill=1"], "prefill workers answer alone, slower, until"),
+        (["--prefill=0"], "nothing answers until"),
+        (["--device=cpu"], ""),
+        (["--decode=2"], ""),
+    ],
+)
+def test_a_single_decode_worker_that_stops_before_the_next_starts_is_noted(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert print_manifests(["--image=here/b:1", "--existing-secret=a", *words]) == 0
+    err = capsys.readouterr().err
+    assert ("--decode 1: during a roll-out " in err and said in err) if said else err == ""
 
 
 @pytest.mark.parametrize(("model", "kept"), [("owner/name", True), ("/models/mine", False)])

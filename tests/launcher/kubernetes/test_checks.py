@@ -38,6 +38,17 @@ from launcher.manifests import print_manifests
         (("--hf-endpoint", "hub.example"), "--hf-endpoint: 'hub.example': is no URL"),
         (("--monitor-label", "release"), "--monitor-label: 'release': expected NAME=VALUE"),
         (("--monitor-label", "release=a"), "--monitor-label: 'release=a': it goes with --service-monitor"),
+        (("--models-access", "pod", "--models-claim", "m"), "--models-access: 'pod': --models-claim has the models"),
+        (("--models-access", "pod", "--model", "/models/m"), "--models-access: 'pod': each pod downloads a model"),
+        (("--node-selector", "gpu"), "--node-selector: 'gpu': expected NAME=VALUE, such as gpu=l4"),
+        (("--env", "a b=c"), "--env: 'a b=c': expected NAME=VALUE"),
+        (("--ingress-class", "nginx"), "--ingress-class: 'nginx': it goes with --hostname"),
+        (("--route-gateway", "A"), "--route-gateway: 'A': "),
+        (
+            ("--hostname", "a", "--route-gateway", "g", "--ingress-class", "c"),
+            "--ingress-class: 'c': --route-gateway writes an HTTPRoute, and no Ingress",
+        ),
+        (("--served-model-name", "a,"), "--served-model-name: 'a,': '' is no name"),
         (("--host", "0.0.0.0"), "--host: '0.0.0.0': no such option"),
     ],
 )

@@ -259,4 +259,6 @@ def test_only_gpu_workers_ask_for_gpus_and_a_worker_gives_way_before_it_is_repla
         limits = container["resources"]["limits"]
         assert limits.get("nvidia.com/gpu") == (1 if worker else None)
         assert container["resources"]["requests"].get("nvidia.com/gpu") == limits.get("nvidia.com/gpu")
-        assert each["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == (0 if worker else 1)
+        surge = config.worker_surge if worker else 1
+        strategy = each["spec"]["strategy"]["rollingUpdate"]
+        assert strategy == {"maxSurge": surge, "maxUnavailable": 0 if surge else 1}
