@@ -139,7 +139,12 @@ def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Pa
     shown = subprocess.run([sys.executable, "-m", "launcher", "status"], cwd=ROOT, capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "") and shown.stdout.startswith("ready, since ")
     assert f"  endpoint   {instance.url}/v1\n" in shown.stdout and f"  log        {instance.log}\n" in shown.stdout
-    assert f"decode-0   ready  {up.pid_of('decode_service')}\n" in shown.stdout
+    assert re.search(rf"^decode-0 +ready  {up.pid_of('decode_service')} +0 +cpu +0 +0 ", shown.stdout, re.MULTILINE)
+
+    again = subprocess.run([sys.executable, "-m", "launcher", "restart", "gateway"], cwd=ROOT, capture_output=True)
+    assert (again.returncode, again.stderr) == (0, b"")
+    up.wait_for("gateway ended, as it was told to; it is started again at once")
+    assert [service.restarts for service in running()[0].services if service.name == "gateway"] == [1]
 
     os.kill(up.pid_of("decode_service"), signal.SIGKILL)
     up.wait_for("decode-0 died (killed by SIGKILL)")
@@ -152,7 +157,8 @@ def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Pa
 
     pids = up.pids()
     assert len(pids) >= 4
-    assert up.end(signal.SIGINT) == 0
+    assert subprocess.run([sys.executable, "-m", "launcher", "down"], cwd=ROOT, capture_output=True).returncode == 0
+    assert up.process.wait(STOP_SECONDS) == 0
     assert not [pid for pid in pids if alive(pid)]
     assert list(own_directories.iterdir()) == []
     assert running() == []

@@ -267,7 +267,21 @@ def test_how_services_are_is_told_when_it_changes(bench: Bench) -> None:
 
     bench.watch_while(kill)
     assert (ServiceState("worker", "died, and is started again"),) in told
-    assert told[-1] == (ServiceState("worker", "ready", bench.pids()[1]),)
+    assert told[-1] == (ServiceState("worker", "ready", bench.pids()[1], restarts=1),)
+
+
+def test_a_service_that_was_told_to_end_is_no_early_death(bench: Bench) -> None:
+    bench.supervisor.start([bench.service("worker")])
+
+    def tell_twice() -> None:
+        for number in range(2):
+            os.kill(bench.pids()[number], signal.SIGTERM)
+            wait_until(lambda wanted=number + 1: bench.shown.getvalue().count("ready again") == wanted, "the next life")
+        bench.signals.ask_to_stop()
+
+    bench.watch_while(tell_twice)
+    sentence = "worker ended, as it was told to; it is started again at once"
+    assert bench.shown.getvalue().count(sentence) == 2 and bench.ends() == ["worker", "worker"]
 
 
 def test_a_child_that_the_kernel_kills_for_lack_of_memory_is_said_to_be(bench: Bench, memory_group: Path) -> None:
