@@ -37,7 +37,7 @@ class OptionField(NamedTuple):
 
     @property
     def in_bytes(self) -> bool:
-        return self._extra("unit") == "bytes"
+        return bool(self._extra("unit") == "bytes")
 
     @property
     def description(self) -> str:
@@ -62,7 +62,8 @@ class OptionField(NamedTuple):
         return listed if len(listed) <= MAX_CHOICES_COLUMNS else "NAME"
 
     def _extra(self, key: str) -> Any:
-        return next((meta.extra[key] for meta in reversed(_metas(self.kind)) if key in (meta.extra or {})), None)
+        extras = [meta.extra for meta in reversed(_metas(self.kind)) if meta.extra]
+        return next((extra[key] for extra in extras if key in extra), None)
 
 
 def option(name: str) -> str:

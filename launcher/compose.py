@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from contracts.errors import ConfigError
-from infra.cli import option, parse, spell
+from infra.cli import parse, spell
 from infra.config.place import PlaceOptions
 from infra.config.store import StoreConfig
+from infra.option_fields import option
 from launcher.container import (
     DATA_DIRECTORIES,
     DEMO_WEIGHTS,

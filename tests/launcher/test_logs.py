@@ -59,11 +59,15 @@ def test_new_lines_are_followed_through_a_rotation_to_the_end(tmp_path: Path) ->
     assert next(lines) == entry("gateway", 0)
     thread = threading.Thread(target=lambda: found.extend(lines))
     thread.start()
+
+    def wait_for(count: int) -> None:
+        wait_until(lambda: len(found) >= count, "the lines", 30)
+
     try:
         for number in range(1, 800):  # more than one file
             log.write(entry("gateway", number))
             if number % 100 == 0:  # the reader is not a file behind
-                wait_until(lambda wanted=number: len(found) >= wanted, "the lines", 30)
+                wait_for(number)
     finally:
         open_[0] = False
         thread.join()

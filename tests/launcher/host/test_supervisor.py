@@ -273,10 +273,13 @@ def test_how_services_are_is_told_when_it_changes(bench: Bench) -> None:
 def test_a_service_that_was_told_to_end_is_no_early_death(bench: Bench) -> None:
     bench.supervisor.start([bench.service("worker")])
 
+    def tell(life: int) -> None:
+        os.kill(bench.pids()[life], signal.SIGTERM)
+        wait_until(lambda: bench.shown.getvalue().count("ready again") == life + 1, "the next life")
+
     def tell_twice() -> None:
-        for number in range(2):
-            os.kill(bench.pids()[number], signal.SIGTERM)
-            wait_until(lambda wanted=number + 1: bench.shown.getvalue().count("ready again") == wanted, "the next life")
+        tell(0)
+        tell(1)
         bench.signals.ask_to_stop()
 
     bench.watch_while(tell_twice)
