@@ -26,7 +26,7 @@ from infra.process.shared_mapping import HUGE_PAGE_BYTES
 AHEAD_BYTES = 512 << 20
 """Bytes, over all layers and groups, that are populated beyond the highest block in use."""
 MAX_AHEAD_BLOCKS = 2048
-"""Bound of the same in blocks: a small model's first requests are far from `AHEAD_BYTES`, which an idle worker keeps."""
+"""Bound of the same in blocks: a small model's first requests need far less than `AHEAD_BYTES`."""
 STRETCH_BYTES = 256 << 10
 """Bytes of a layer populated by one call, during which the kernel locks the mapping."""
 REST_FACTOR = 3.0
