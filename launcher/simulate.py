@@ -64,7 +64,9 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
             description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out",
         ),
     ] = 1.0
-    prefill_gpu: Annotated[str, Meta(description="kind of GPU of each prefill worker; empty: that of --gpu")] = ""
+    prefill_gpu: Annotated[
+        str, Meta(extra={"metavar": "NAME"}, description="kind of GPU of each prefill worker; empty: that of --gpu")
+    ] = ""
     costs: Annotated[
         FilePath,
         Meta(description="file of bench --calibrate: workers' measured step costs, in place of GPUs' rooflines"),
@@ -80,7 +82,9 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     step_ms: Annotated[
         float,
         Meta(
-            ge=0, description="ms that a step with decodes should take, which bounds its prompts; 0: of --costs, or 50"
+            extra={"metavar": "MS"},
+            ge=0,
+            description="ms that a step with decodes should take, which bounds its prompts; 0: of --costs, or 50",
         ),
     ] = 0.0
     prefill: Annotated[

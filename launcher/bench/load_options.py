@@ -62,25 +62,39 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
     turns: Annotated[
         str,
         Meta(
-            description="requests of a conversation, each behind the whole text before it: a number or a distribution"
+            extra={"metavar": "LENGTHS"},
+            description="requests of a conversation, each behind the whole text before it: a number or a distribution",
         ),
     ] = "1"
     turn_tokens: Annotated[
         str,
-        Meta(description="tokens that each later turn adds behind the answer, of a person or a tool"),
+        Meta(
+            extra={"metavar": "LENGTHS"},
+            description="tokens that each later turn adds behind the answer, of a person or a tool",
+        ),
     ] = "64"
     pause: Annotated[
-        float, Meta(ge=0, description="seconds between an answer and the next turn, on average (exponential)")
+        float,
+        Meta(
+            extra={"metavar": "SECONDS"},
+            ge=0,
+            description="seconds between an answer and the next turn, on average (exponential)",
+        ),
     ] = 0.0
     sharegpt: Annotated[
-        str, Meta(description="file of recorded conversations in ShareGPT's form, sent as chats; --rate begins them")
+        FilePath,
+        Meta(description="file of recorded conversations in ShareGPT's form, sent as chats; --rate begins them"),
     ] = ""
     trace: Annotated[
         FilePath,
         Meta(description="file of recorded traffic to replay: Mooncake's JSON lines, BurstGPT's or Azure's CSV"),
     ] = ""
-    trace_speed: Annotated[float, Meta(gt=0, description="2: the trace's requests come twice as fast")] = 1.0
-    share: Annotated[float, Meta(gt=0, lt=1, description="share of good requests that is wanted")] = 0.9
+    trace_speed: Annotated[
+        float, Meta(extra={"metavar": "FACTOR"}, gt=0, description="2: the trace's requests come twice as fast")
+    ] = 1.0
+    share: Annotated[
+        float, Meta(extra={"metavar": "SHARE"}, gt=0, lt=1, description="share of good requests that is wanted")
+    ] = 0.9
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
     seed: Annotated[Count, Meta(description="seed of arrivals, lengths and prompts")] = 0
@@ -152,7 +166,11 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
     ] = False
     bisections: Annotated[Count, Meta(description="rates between the last good and the first bad rate")] = 4
     sweep: Annotated[
-        str, Meta(description="rates to measure one after the other, such as 1,2,4,8; empty: --rate alone")
+        str,
+        Meta(
+            extra={"metavar": "RATES"},
+            description="rates to measure one after the other, such as 1,2,4,8; empty: --rate alone",
+        ),
     ] = ""
 
     def rates(self) -> list[float]:

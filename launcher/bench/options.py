@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, structs
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, Positive, Seconds
+from contracts.kinds import Count, FilePath, Positive, Seconds
 from launcher.bench.load_options import LoadOptions
 from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
 from workloads.lengths import parse_lengths
@@ -34,13 +34,18 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 4096
     timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
     calibrate: Annotated[
-        str, Meta(description="file to write the workers' learned step costs to after the load, for simulate --costs")
+        FilePath,
+        Meta(description="file to write the workers' learned step costs to after the load, for simulate --costs"),
     ] = ""
     html: Annotated[
-        str, Meta(description="file to write the report to as a page with charts, which needs nothing else")
+        FilePath, Meta(description="file to write the report to as a page with charts, which needs nothing else")
     ] = ""
     sweep_prompts: Annotated[
-        str, Meta(description="lengths of prompts to measure one after the other, such as 64,1024, at each rate")
+        str,
+        Meta(
+            extra={"metavar": "LENGTHS,…"},
+            description="lengths of prompts to measure one after the other, such as 64,1024, at each rate",
+        ),
     ] = ""
     compare: Annotated[
         str,

@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 from msgspec import Meta
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, KVDtype, Positive, Quantization
+from contracts.kinds import Count, FilePath, KVDtype, ModelSource, Positive, Quantization
 from infra.config.engine import WIDTHS
 from launcher.bench.load_options import WorkloadOptions
 from launcher.planning.device_file import priced, with_device_file
@@ -25,27 +25,43 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
     2000 --output-tokens 200 --slo-ttft-ms 1000 --slo-tpot-ms 50 | ./baton plan --memory --model meta-llama/Llama-3.1-8B
     """
 
-    model: Annotated[str, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")]
+    model: Annotated[
+        ModelSource, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")
+    ]
     devices: Annotated[
         str,
         Meta(
+            extra={"metavar": "NAME=N,…"},
             description="kinds of devices with the number that may be used, such as H100=8,L40S; of: "
-            + ", ".join(DEVICES)
+            + ", ".join(DEVICES),
         ),
     ] = "H100"
     device_file: Annotated[
-        str, Meta(description="TOML or JSON file of devices and prices that adds to the table; docs/foresight.md")
+        FilePath, Meta(description="TOML or JSON file of devices and prices that adds to the table; docs/foresight.md")
     ] = ""
     price: Annotated[
         str,
-        Meta(description="dollars per hour of a device, such as H100=3,L40S=1.2; empty: the table's, with its date"),
+        Meta(
+            extra={"metavar": "NAME=PRICE,…"},
+            description="dollars per hour of a device, such as H100=3,L40S=1.2; empty: the table's, with its date",
+        ),
     ] = ""
-    widths: Annotated[str, Meta(description="devices of a worker (--tensor-parallel), of 1, 2, 4 and 8")] = "1,2,4,8"
+    widths: Annotated[
+        str, Meta(extra={"metavar": "N,…"}, description="devices of a worker (--tensor-parallel), of 1, 2, 4 and 8")
+    ] = "1,2,4,8"
     quantization: Annotated[
-        str, Meta(description="formats of weights, of none, int8, int4 and fp8; empty: all, with --memory none")
+        str,
+        Meta(
+            extra={"metavar": "NAMES"},
+            description="formats of weights, of none, int8, int4 and fp8; empty: all, with --memory none",
+        ),
     ] = ""
     kv_dtype: Annotated[
-        str, Meta(description="formats of KV, of auto (16 bits), fp8 and int8; empty: all, with --memory auto")
+        str,
+        Meta(
+            extra={"metavar": "NAMES"},
+            description="formats of KV, of auto (16 bits), fp8 and int8; empty: all, with --memory auto",
+        ),
     ] = ""
     simulate: Annotated[Positive, Meta(le=64, description="deployments that are simulated, the cheapest first")] = 4
     memory: Annotated[
@@ -57,7 +73,11 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
     batch: Annotated[Count, Meta(description="with --memory: sequences; 0: as many as fit")] = 0
     tokens_per_s: Annotated[
         float,
-        Meta(ge=0, description="with --memory: output tokens per second of a device, measured, to price; 0: none"),
+        Meta(
+            extra={"metavar": "RATE"},
+            ge=0,
+            description="with --memory: output tokens per second of a device, measured, to price; 0: none",
+        ),
     ] = 0.0
 
     def check(self) -> None:
