@@ -155,7 +155,7 @@ def _parts(content: str | Sequence[TextBlock | PlainBlock]) -> str | list[TextPa
 
 def _tool(tool: AnthropicTool) -> ChatTool:
     function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)
-    return ChatTool(type="function", function=function)
+    return ChatTool(function=function)
 
 
 def _choice(body: CountTokensRequest) -> ToolChoice | None:

@@ -32,7 +32,7 @@ def chat_of(body: OllamaChatRequest) -> ChatRequest:
     goes_on = last.role == "assistant" and bool(last.content) and not last.tool_calls
     return ChatRequest(
         messages=[_message(message) for message in body.messages],
-        tools=[ChatTool(type="function", function=tool.function) for tool in body.tools] if body.tools else None,
+        tools=[ChatTool(function=tool.function) for tool in body.tools] if body.tools else None,
         continue_final_message=goes_on or None,
         **_thinking(body),
         **_sampling(body),

@@ -23,9 +23,10 @@ from gateway.openai.bodies.nesting import values
 from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
 from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.openai.bodies.template_options import template_options
-from gateway.openai.bodies.tool_choice import functions_of, no_tools, tool_use_of
+from gateway.openai.bodies.tool_choice import custom_names_of, functions_of, no_tools, tool_use_of
 from gateway.openai.turn_threads import TurnThreads
 from gateway.output.answer_format import answer_format
+from gateway.output.custom_calls import CustomCalls
 from gateway.output.plain import PlainText
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
@@ -128,7 +129,8 @@ class PromptAdmission:
             admitted = await self._with_keys(admitted, "messages", caller.party)
             if use is None and self._format.thinking is None:
                 return Admitted([admitted], PlainText)
-            return Admitted([admitted], partial(self._format.parser, tail, use))
+            parser, customs = partial(self._format.parser, tail, use), custom_names_of(body)
+            return Admitted([admitted], (lambda: CustomCalls(parser(), customs)) if customs else parser)
 
     async def chat_tokens(
         self, body: ChatRequest, most: int | None, party: TenantShare, drops: bool = False

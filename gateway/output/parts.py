@@ -21,6 +21,7 @@ class CallBegins(Struct, frozen=True, gc=False):
 
     call: int  # number of the call in the answer, from 0
     name: str
+    custom: bool = False  # its arguments are free text
 
 
 class CallArguments(Struct, frozen=True, gc=False):

@@ -11,6 +11,8 @@ from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reaso
 from gateway.responses.events import (
     ArgumentsDelta,
     ArgumentsDone,
+    CustomInputDelta,
+    CustomInputDone,
     Event,
     IncompleteDetails,
     ItemAdded,
@@ -31,6 +33,7 @@ from gateway.responses.events import (
     ResponseUsage,
 )
 from gateway.responses.items import (
+    CustomCallItem,
     FunctionCallItem,
     MessageItem,
     OutputItem,
@@ -98,6 +101,14 @@ class ResponseShape(ItemShape[OutputItem, Event]):
                 )
             case Reasoning():
                 return ReasoningItem(content=[], id=f"rs_{self._request}_{number}", status="in_progress")
+            case CallBegins(call, name, custom=True):
+                return CustomCallItem(
+                    call_id=f"call_{self._request}_{call}",
+                    name=name,
+                    input="",
+                    id=f"ctc_{self._request}_{number}",
+                    status="in_progress",
+                )
             case CallBegins(call, name):
                 return FunctionCallItem(
                     call_id=f"call_{self._request}_{call}",
@@ -124,6 +135,8 @@ class ResponseShape(ItemShape[OutputItem, Event]):
                 return [OutputTextDelta(**self._place(), delta=text, logprobs=logprobs)]
             case Reasoning(text):
                 return [ReasoningDelta(**self._place(), delta=text)]
+            case CallArguments(_, text) if isinstance(self._items[-1], CustomCallItem):
+                return [CustomInputDelta(**self._place(), delta=text)]
             case CallArguments(_, text):
                 return [ArgumentsDelta(**self._place(), delta=text)]
 
@@ -142,6 +155,9 @@ class ResponseShape(ItemShape[OutputItem, Event]):
             case FunctionCallItem():
                 item.arguments = text
                 events.append(ArgumentsDone(**place, name=item.name, arguments=text))
+            case CustomCallItem():
+                item.input = text
+                events.append(CustomInputDone(**place, input=text))
         item.status = "incomplete" if cut else "completed"
         return [*events, ItemDone(output_index=len(self._items) - 1, item=item)]
 

@@ -19,9 +19,9 @@ def parse_response(body: bytes, unknown: UnknownFields = REFUSED) -> ResponsesRe
     fields = implemented(json_object(body), UNIMPLEMENTED_PARAMETERS)
     if isinstance(fields.get("input"), list):
         fields["input"] = [_item(item, f"input[{number}]") for number, item in enumerate(fields["input"])]
-    check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
+    check_kinds(fields.get("tools"), "tools", {"function", "custom"}, "a tool")
     choice = fields.get("tool_choice")
-    check_kinds([choice], "tool_choice", {"function", "allowed_tools"}, "a choice")
+    check_kinds([choice], "tool_choice", {"function", "custom", "allowed_tools"}, "a choice")
     return converted(fields, ResponsesRequest, unknown)
 
 
@@ -36,6 +36,6 @@ def _item(item: Any, where: str) -> Any:
         more = "; give the item itself, or previous_response_id" if kind == "item_reference" else ""
         raise invalid(f"{where}.type: items of the type {kind[:64]!r} are not supported{more}", f"{where}.type")
     for field in ("content", "output"):
-        if kind in ("message", "function_call_output"):
+        if kind in ("message", "function_call_output", "custom_tool_call_output"):
             check_kinds(item.get(field), f"{where}.{field}", PART_TYPES, "a part")
     return item

@@ -12,7 +12,15 @@ from gateway.responses.items import (
     ReasoningText,
     TextLogprob,
 )
-from gateway.responses.schemas import AllowedFunctions, ChosenFunction, FunctionTool, ReasoningConfig, TextConfig
+from gateway.responses.schemas import (
+    AllowedFunctions,
+    ChosenCustom,
+    ChosenFunction,
+    CustomClientTool,
+    FunctionTool,
+    ReasoningConfig,
+    TextConfig,
+)
 from gateway.shaping.tagged_events import event_encoder
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -65,8 +73,8 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     temperature: float
     top_p: float
     store: bool
-    tools: list[FunctionTool]
-    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | AllowedFunctions
+    tools: list[FunctionTool | CustomClientTool]
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | ChosenCustom | AllowedFunctions
     parallel_tool_calls: bool
     text: TextConfig
     reasoning: ReasoningConfig
@@ -212,6 +220,14 @@ class ArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_argumen
     arguments: str
 
 
+class CustomInputDelta(ItemEvent, kw_only=True, tag="response.custom_tool_call_input.delta"):
+    delta: str
+
+
+class CustomInputDone(ItemEvent, kw_only=True, tag="response.custom_tool_call_input.done"):
+    input: str
+
+
 Event = (
     ResponseCreated
     | ResponseBegun
@@ -228,6 +244,8 @@ Event = (
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
 )
 
 

@@ -88,6 +88,25 @@ class FunctionOutputItem(Struct, kw_only=True, tag_field="type", tag="function_c
     status: Status | None = None
 
 
+class CustomCallItem(Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool by the model."""
+
+    call_id: Id
+    name: ToolName
+    input: Annotated[str, Meta(max_length=MAX_ARGUMENT_CHARS)]
+    id: Id | None = None
+    status: Status | None = None
+
+
+class CustomOutputItem(Struct, kw_only=True, tag_field="type", tag="custom_tool_call_output"):
+    """The result of a call of a custom tool."""
+
+    call_id: Id
+    output: str | list[InputText | OutputText]
+    id: Id | None = None
+    status: Status | None = None
+
+
 class ReasoningItem(Struct, kw_only=True, tag_field="type", tag="reasoning"):
     """Thoughts of the model. Encrypted thoughts of other servers are dropped."""
 
@@ -98,5 +117,5 @@ class ReasoningItem(Struct, kw_only=True, tag_field="type", tag="reasoning"):
     status: Status | None = None
 
 
-Item = MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem
-OutputItem = MessageItem | FunctionCallItem | ReasoningItem
+Item = MessageItem | FunctionCallItem | FunctionOutputItem | CustomCallItem | CustomOutputItem | ReasoningItem
+OutputItem = MessageItem | FunctionCallItem | CustomCallItem | ReasoningItem

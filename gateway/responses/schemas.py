@@ -10,7 +10,7 @@ from gateway.openai.bodies.formats import JSONSchema
 from gateway.openai.bodies.messages import MAX_MESSAGES
 from gateway.openai.bodies.parameters import ONLY_NULL, NeutralValues, only
 from gateway.openai.bodies.schemas import Label
-from gateway.openai.bodies.tools import MAX_TOOLS, ToolName
+from gateway.openai.bodies.tools import MAX_TOOLS, AnyText, RegexRule, ToolName
 from gateway.responses.items import Id, Item
 
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
@@ -27,14 +27,31 @@ UNIMPLEMENTED_PARAMETERS: Mapping[str, NeutralValues] = {
 """Unimplemented parameters, each with the values that have no effect."""
 
 
-class FunctionTool(Struct, frozen=True, kw_only=True):
+class FunctionTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """A function that the client runs. Other types of tools are refused by name."""
 
-    type: Literal["function"]
     name: ToolName
     parameters: dict[str, Any] | None = None  # a JSON schema; None: it takes none
     strict: bool | None = None
     description: str | None = None
+
+
+class RuledInput(RegexRule, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
+    """The input of a custom tool follows a rule."""
+
+
+class CustomClientTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    """A tool that the client runs, whose input is a text."""
+
+    name: ToolName
+    description: str | None = None
+    format: AnyText | RuledInput | None = None
+
+
+class ChosenCustom(Struct, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    """The answer must call this custom tool."""
+
+    name: ToolName
 
 
 class ChosenFunction(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
@@ -47,7 +64,7 @@ class AllowedFunctions(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """Functions that the answer may call (`auto`) or must call (`required`); the prompt has all of them."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ChosenFunction], Meta(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[ChosenFunction | ChosenCustom], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
 class PlainTextFormat(Struct, frozen=True, tag_field="type", tag="text"):
@@ -98,8 +115,8 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | AllowedFunctions | None = None
+    tools: Annotated[list[FunctionTool | CustomClientTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | ChosenCustom | AllowedFunctions | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None

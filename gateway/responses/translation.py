@@ -9,17 +9,24 @@ from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.tools import (
     AllowedChoice,
     AllowedTools,
+    CalledCustom,
     CalledFunction,
     ChatTool,
+    CustomDescription,
+    CustomTool,
     Function,
     FunctionName,
+    NamedCustom,
     NamedTool,
+    RuledText,
     ToolCall,
     ToolChoice,
 )
 from gateway.openai.bodies.turns import joined
 from gateway.responses.items import (
     ContentPart,
+    CustomCallItem,
+    CustomOutputItem,
     FunctionCallItem,
     FunctionOutputItem,
     Item,
@@ -31,9 +38,12 @@ from gateway.responses.schemas import (
     AllowedFunctions,
     AnyObject,
     BySchema,
+    ChosenCustom,
     ChosenFunction,
+    CustomClientTool,
     FunctionTool,
     ResponsesRequest,
+    RuledInput,
 )
 
 RESPONSES_FIELD_NAMES = {
@@ -101,7 +111,10 @@ def _said(item: Item) -> Message:
         case FunctionCallItem(call_id=id, name=name, arguments=arguments):
             call = ToolCall(id=id, function=CalledFunction(name, arguments))
             return Message(role="assistant", tool_calls=[call])
-        case FunctionOutputItem(call_id=id, output=output):
+        case CustomCallItem(call_id=id, name=name, input=text):
+            called = ToolCall(id=id, custom=CalledCustom(name=name, input=text), type="custom")
+            return Message(role="assistant", tool_calls=[called])
+        case FunctionOutputItem(call_id=id, output=output) | CustomOutputItem(call_id=id, output=output):
             content = output if isinstance(output, str) else "\n".join(part.text for part in output)
             return Message(role="tool", content=content, tool_call_id=id)
         case ReasoningItem():
@@ -118,18 +131,27 @@ def _parts(parts: list[ContentPart]) -> list[TextPart]:
     ]
 
 
-def _tool(tool: FunctionTool) -> ChatTool:
+def _tool(tool: FunctionTool | CustomClientTool) -> ChatTool | CustomTool:
+    if isinstance(tool, CustomClientTool):
+        rule = tool.format
+        form = RuledText(grammar=rule) if isinstance(rule, RuledInput) else rule
+        return CustomTool(custom=CustomDescription(name=tool.name, description=tool.description, format=form))
     function = Function(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
-    return ChatTool(type="function", function=function)
+    return ChatTool(function=function)
 
 
 def _choice(body: ResponsesRequest) -> ToolChoice | None:
-    if isinstance(body.tool_choice, ChosenFunction):
-        return NamedTool(function=FunctionName(body.tool_choice.name))
+    if isinstance(body.tool_choice, ChosenFunction | ChosenCustom):
+        return _named(body.tool_choice)
     if isinstance(body.tool_choice, AllowedFunctions):
-        named = [NamedTool(function=FunctionName(one.name)) for one in body.tool_choice.tools]
+        named = [_named(one) for one in body.tool_choice.tools]
         return AllowedChoice(allowed_tools=AllowedTools(mode=body.tool_choice.mode, tools=named))
     return body.tool_choice
+
+
+def _named(chosen: ChosenFunction | ChosenCustom) -> NamedTool | NamedCustom:
+    name = FunctionName(chosen.name)
+    return NamedCustom(custom=name) if isinstance(chosen, ChosenCustom) else NamedTool(function=name)
 
 
 def _format(body: ResponsesRequest) -> ResponseFormat | None:

@@ -42,6 +42,7 @@ class ChatShaper:
         self._texts = [TextTemplate(partial(self._content, choice)) for choice in range(self._answers.choices)]
         self._begun: set[int] = set()
         self._called: set[int] = set()
+        self._custom: set[tuple[int, int]] = set()  # calls of custom tools, by choice and number
 
     def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
         """Returns the chunks of new parts: the role first, and the finish reason last."""
@@ -113,11 +114,10 @@ class ChatShaper:
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if thought:
             message |= {"reasoning_content": thought, "reasoning": thought}
-        called = [{"name": call.name, "arguments": call.arguments} for call in calls]
-        if called and self._legacy:
-            message["function_call"] = called[0]
-        elif called:
-            message["tool_calls"] = [{"id": _call_id(), "type": "function", "function": one} for one in called]
+        if calls and self._legacy:
+            message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
+        elif calls:
+            message["tool_calls"] = [{"id": _call_id(), **_called(*call)} for call in calls]
         return message
 
     def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
@@ -131,13 +131,14 @@ class ChatShaper:
                     delta["content"] = delta.get("content", "") + text
                 case Reasoning(text) if not self._hides_thoughts:
                     delta["reasoning_content"] = delta["reasoning"] = delta.get("reasoning", "") + text
-                case CallBegins(call, name):
-                    function = {"name": name, "arguments": ""}
-                    calls[call] = {"index": call, "id": _call_id(), "type": "function", "function": function}
+                case CallBegins(call, name, custom):
+                    calls[call] = {"index": call, "id": _call_id(), **_called(name, "", custom)}
                     self._called.add(choice)
+                    if custom:
+                        self._custom.add((choice, call))
                 case CallArguments(call, text):
-                    function = calls.setdefault(call, {"index": call, "function": {"arguments": ""}})["function"]
-                    function["arguments"] += text
+                    kind, field = ("custom", "input") if (choice, call) in self._custom else ("function", "arguments")
+                    calls.setdefault(call, {"index": call, kind: {field: ""}})[kind][field] += text
         if calls and not self._legacy:
             delta["tool_calls"] = list(calls.values())
         elif 0 in calls:
@@ -163,6 +164,12 @@ class ChatShaper:
 
 def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _called(name: str, arguments: str, custom: bool) -> dict[str, Any]:
+    if custom:
+        return {"type": "custom", "custom": {"name": name, "input": arguments}}
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _call_id() -> str:

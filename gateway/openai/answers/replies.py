@@ -23,6 +23,7 @@ class Call(NamedTuple):
 
     name: str
     arguments: str
+    custom: bool = False  # the arguments are free text
 
 
 class Answer:
@@ -56,14 +57,14 @@ class Answer:
     @property
     def calls(self) -> list[Call]:
         """Returns the calls of tools, in order."""
-        names: dict[int, str] = {}
+        begun: dict[int, CallBegins] = {}
         arguments: dict[int, list[str]] = {}
         for part in self.parts:
             if isinstance(part, CallBegins):
-                names[part.call], arguments[part.call] = part.name, []
+                begun[part.call], arguments[part.call] = part, []
             elif isinstance(part, CallArguments):
                 arguments[part.call].append(part.text)
-        return [Call(name, "".join(arguments[call])) for call, name in names.items()]
+        return [Call(one.name, "".join(arguments[call]), one.custom) for call, one in begun.items()]
 
 
 class Shaper(Protocol):

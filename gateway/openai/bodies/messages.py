@@ -48,7 +48,7 @@ class Message(Struct, frozen=True, kw_only=True):
         """Estimates the number of characters for a template, without rendering anything."""
         texts = [part.words() for part in self.content] if isinstance(self.content, list) else [self.content or ""]
         texts += [self.reasoning_content or "", self.reasoning or ""]
-        calls = [call.function.arguments for call in self.calls()]
+        calls = [call.called.arguments for call in self.calls()]
         return (
             256
             + sum(map(len, texts))
@@ -97,9 +97,9 @@ Messages = Annotated[
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
+    function = {"name": call.called.name, "arguments": _arguments(call.called.arguments)}
     named = {} if call.id is None else {"id": call.id}
-    return {**named, "type": call.type, "function": function}
+    return {**named, "type": "function", "function": function}
 
 
 def _arguments(written: str | dict[str, Any]) -> str | dict[str, Any]:

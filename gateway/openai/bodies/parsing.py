@@ -54,8 +54,8 @@ def chat_request(given: Mapping[str, Any], unknown: UnknownFields = REFUSED) -> 
     """Returns plain data as a chat. Raises `APIError` if anything is wrong with it."""
     fields = implemented(renamed(given, CHAT_ALIASES), CHAT_PARAMETERS)
     check_messages(fields.get("messages"))
-    check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
-    check_kinds([fields.get("tool_choice")], "tool_choice", {"function", "allowed_tools"}, "a choice")
+    check_kinds(fields.get("tools"), "tools", {"function", "custom"}, "a tool")
+    check_kinds([fields.get("tool_choice")], "tool_choice", {"function", "custom", "allowed_tools"}, "a choice")
     return converted(fields, ChatRequest, unknown)
 
 

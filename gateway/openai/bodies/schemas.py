@@ -8,7 +8,7 @@ from contracts.scores import MAX_TOP_LOGPROBS
 from gateway.errors import conflict, invalid
 from gateway.openai.bodies.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
 from gateway.openai.bodies.messages import Messages
-from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool, Function, FunctionChoice, ToolChoice
+from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool, CustomTool, Function, FunctionChoice, ToolChoice
 
 MAX_STOPS = 16  # stop strings of a request
 MAX_STOP_IDS = 128
@@ -131,7 +131,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Body of /v1/chat/completions. Bodies of other APIs are translated into it."""
 
     messages: Messages
-    tools: Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ChatTool | CustomTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[Function], Meta(max_length=MAX_TOOLS)] | None = None

@@ -6,9 +6,11 @@ from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.tools import (
     AllowedChoice,
     AllowedTools,
+    CustomTool,
     Function,
     FunctionChoice,
     FunctionName,
+    NamedCustom,
     NamedTool,
     ToolChoice,
 )
@@ -29,6 +31,10 @@ def functions_of(body: ChatRequest) -> list[Function]:
     return functions
 
 
+def custom_names_of(body: ChatRequest) -> frozenset[str]:
+    return frozenset(tool.custom.name for tool in body.tools or () if isinstance(tool, CustomTool))
+
+
 def tool_use_of(body: ChatRequest) -> ToolUse | None:
     """Returns the tools that the answer may or must call; None for no tools. Raises `APIError`."""
     functions = functions_of(body)
@@ -47,7 +53,7 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
             return ToolUse(tools, must=False, parallel=parallel)
         case "required":
             return ToolUse(tools, must=True, parallel=parallel)
-        case NamedTool(function=FunctionName(name)) | FunctionName(name):
+        case NamedTool(function=FunctionName(name)) | NamedCustom(custom=FunctionName(name)) | FunctionName(name):
             return ToolUse(_named(tools, [name], param), must=True, parallel=False)
         case AllowedChoice(allowed_tools=AllowedTools(mode=mode, tools=allowed)):
             chosen = _named(tools, [one.function.name for one in allowed], param)
@@ -67,7 +73,7 @@ def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
     match choice:
         case AllowedChoice():
             return "some of the tools"
-        case NamedTool(function=FunctionName(name)) | FunctionName(name):
+        case NamedTool(function=FunctionName(name)) | NamedCustom(custom=FunctionName(name)) | FunctionName(name):
             return f"{name} by name"
     return choice
 

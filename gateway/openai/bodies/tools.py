@@ -4,6 +4,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from gateway.grammar.forms import MAX_REGEX_CHARS
+from gateway.output.custom_calls import INPUT_FIELD
+
 MAX_TOOLS = 128  # of a request
 MAX_ARGUMENT_CHARS = 1 << 20  # of one call
 
@@ -24,11 +27,51 @@ class Function(Struct, frozen=True, kw_only=True):
         return {"name": self.name, **described, "parameters": self.parameters or NO_PARAMETERS}
 
 
-class ChatTool(Struct, frozen=True, kw_only=True):
-    """A tool, which is always a function."""
+class ChatTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    """A function."""
 
-    type: Literal["function"]
     function: Function
+
+
+class AnyText(Struct, frozen=True, tag_field="type", tag="text"):
+    """The input of a custom tool is any text."""
+
+
+class RegexRule(Struct, frozen=True, kw_only=True):
+    """A regex in Rust's syntax, which matches the whole text."""
+
+    syntax: Literal["regex"]
+    definition: Annotated[str, Meta(min_length=1, max_length=MAX_REGEX_CHARS)]
+
+
+class RuledText(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
+    """The input of a custom tool follows a rule."""
+
+    grammar: RegexRule
+
+
+class CustomDescription(Struct, frozen=True, kw_only=True):
+    """A tool whose input is a text."""
+
+    name: ToolName
+    description: str | None = None
+    format: AnyText | RuledText | None = None
+
+
+class CustomTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    """A custom tool, which the model sees as a function with one text."""
+
+    custom: CustomDescription
+
+    @property
+    def function(self) -> Function:
+        text: dict[str, Any] = {"type": "string"}
+        if isinstance(self.custom.format, RuledText):
+            text["pattern"] = f"^(?:{self.custom.format.grammar.definition})$"
+        parameters = {"type": "object", "properties": {INPUT_FIELD: text}, "required": [INPUT_FIELD]}
+        return Function(
+            name=self.custom.name, description=self.custom.description, parameters=parameters, strict="pattern" in text
+        )
 
 
 class FunctionName(Struct, frozen=True):
@@ -41,11 +84,21 @@ class NamedTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="functi
     function: FunctionName
 
 
+class NamedCustom(Struct, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    """Chooses one custom tool by its name."""
+
+    custom: FunctionName
+
+    @property
+    def function(self) -> FunctionName:
+        return self.custom
+
+
 class AllowedTools(Struct, frozen=True, kw_only=True):
     """Tools that the answer may call (`auto`) or must call (`required`); the prompt has all tools."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedTool | NamedCustom], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedChoice(Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"):
@@ -54,7 +107,7 @@ class AllowedChoice(Struct, frozen=True, kw_only=True, tag_field="type", tag="al
     allowed_tools: AllowedTools
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | NamedCustom | AllowedChoice
 FunctionChoice = Literal["none", "auto"] | FunctionName
 
 
@@ -65,7 +118,30 @@ class CalledFunction(Struct, frozen=True):
     arguments: Annotated[str, Meta(max_length=MAX_ARGUMENT_CHARS)] | dict[str, Any] = ""
 
 
+class CalledCustom(Struct, frozen=True, kw_only=True):
+    """A custom tool that the model has called in an earlier message."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    input: Annotated[str, Meta(max_length=MAX_ARGUMENT_CHARS)] = ""
+
+
 class ToolCall(Struct, frozen=True, kw_only=True):
-    function: CalledFunction
+    """A call in an earlier message, of a function or of a custom tool."""
+
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
     id: Annotated[str, Meta(max_length=256)] | None = None
-    type: Literal["function"] = "function"
+    type: Literal["function", "custom"] = "function"
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError`, which msgspec reports with the place, if it calls nothing or both."""
+        if (self.function is None) == (self.custom is None):
+            raise ValueError("a call names either a function or a custom tool")
+
+    @property
+    def called(self) -> CalledFunction:
+        """Returns the call as templates take it."""
+        if self.function is not None:
+            return self.function
+        assert self.custom is not None, "checked above"
+        return CalledFunction(self.custom.name, {INPUT_FIELD: self.custom.input})

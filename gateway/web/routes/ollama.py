@@ -23,7 +23,14 @@ from gateway.ollama.answers import (
     rfc3339,
 )
 from gateway.ollama.bodies import parse_ollama_chat, parse_ollama_generate, parse_ollama_show
-from gateway.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest, OllamaRequest, OllamaShowRequest
+from gateway.ollama.schemas import (
+    NEUTRAL_FIELDS,
+    NEUTRAL_GENERATE_FIELDS,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaRequest,
+    OllamaShowRequest,
+)
 from gateway.ollama.shaper import OllamaShaper
 from gateway.ollama.translation import OLLAMA_FIELD_NAMES, chat_of, model_of, prompt_of, text_of
 from gateway.openai.admitted import Admitted
@@ -40,20 +47,28 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     api = OllamaAPI(serving)
     chats, asks, shows = "Answers a chat, as Ollama does.", "Answers a prompt, as Ollama does.", "Describes a model."
     lists, loads, versions = "Lists the models.", "Lists the models in memory.", "Names the version of this API."
-    lines = LINES_MEDIA
     return [
         Endpoint(
-            "POST", "/api/chat", api.chat, chats, OllamaChatRequest, OllamaChatAnswer, OllamaChatAnswer, stream=lines
+            "POST",
+            "/api/chat",
+            api.chat,
+            chats,
+            body=OllamaChatRequest,
+            answer=OllamaChatAnswer,
+            event=OllamaChatAnswer,
+            stream=LINES_MEDIA,
+            neutral=NEUTRAL_FIELDS,
         ),
         Endpoint(
             "POST",
             "/api/generate",
             api.generate,
             asks,
-            OllamaGenerateRequest,
-            OllamaGenerated,
-            OllamaGenerated,
-            stream=lines,
+            body=OllamaGenerateRequest,
+            answer=OllamaGenerated,
+            event=OllamaGenerated,
+            stream=LINES_MEDIA,
+            neutral=NEUTRAL_GENERATE_FIELDS,
         ),
         Endpoint("POST", "/api/show", api.show, shows, OllamaShowRequest, OllamaShown),
         Endpoint("GET", "/api/tags", api.tags, lists, answer=OllamaModels),

@@ -217,3 +217,56 @@ async def test_thoughts(running: Running) -> None:
     deltas = [chunk.choices[0].delta.model_dump() async for chunk in stream]
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Hm, Oslo?"
     assert "".join(delta.get("content") or "" for delta in deltas) == f"It rains.{OSLO}"
+
+
+CUSTOM: Any = {"type": "custom", "custom": {"name": "run", "description": "Runs a line."}}
+RUN = '<tool_call>\n{"name": "run", "arguments": {"input": "echo \\"hi\\"\\nls"}}\n</tool_call>'
+LINE = 'echo "hi"\nls'
+
+
+async def test_custom_tools_have_a_text_as_input(running: Running) -> None:
+    running.text = f"{RUN}\n{OSLO}"
+    tools = [CUSTOM, *TOOLS]
+    answer = await running.openai.chat.completions.create(model="model", messages=QUESTION, tools=tools)
+    custom, function = answer.choices[0].message.tool_calls or ()
+    assert custom.type == "custom" and (custom.custom.name, custom.custom.input) == ("run", LINE)
+    assert function.type == "function" and function.function.name == "weather"
+    stream = await running.openai.chat.completions.create(model="model", messages=QUESTION, tools=tools, stream=True)
+    told: list[Any] = [call.to_dict() async for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+    assert "".join(call["custom"]["input"] for call in told if call["index"] == 0) == LINE
+    assert {call.get("type") for call in told} == {"custom", "function", None}
+    called = {"role": "assistant", "tool_calls": [custom.to_dict()]}
+    turns = [*QUESTION, called, {"role": "tool", "tool_call_id": custom.id, "content": "hi"}]
+    await running.openai.chat.completions.create(model="model", messages=turns, tools=tools, max_tokens=1)
+    assert '"arguments": {"input": "echo \\"hi\\"\\nls"}' in prompt_of(running)
+
+
+async def test_a_custom_tool_by_name_and_by_rule(running: Running) -> None:
+    rule = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]+"}}
+    ruled = {"type": "custom", "custom": {**CUSTOM["custom"], "format": rule}}
+    choice = {"type": "custom", "custom": {"name": "run"}}
+    answer = await running.chat(tools=[ruled], tool_choice=choice, max_tokens=1)
+    assert answer.status_code == 200, answer.text
+    assert "[a-z]+" in running.peer("prefill").jobs[-1].sampling.grammar
+    lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a/"}}
+    for wrong in ({"type": "custom", "custom": {**CUSTOM["custom"], "format": lark}}, {"type": "web_search"}):
+        refusal = await running.chat(tools=[wrong])
+        assert refusal.status_code == 400 and refusal.json()["error"]["param"].startswith("tools[0].")
+
+
+async def test_custom_tools_of_responses(running: Running) -> None:
+    running.text = RUN
+    tool: Any = {"type": "custom", "name": "run", "format": {"type": "text"}}
+    client = running.openai.responses
+    whole = await client.create(model="model", input="Hi!", tools=[tool], tool_choice={"type": "custom", "name": "run"})
+    (call,) = whole.output
+    assert call.type == "custom_tool_call" and (call.name, call.input) == ("run", LINE)
+    events = [event async for event in await client.create(model="model", input="Hi!", tools=[tool], stream=True)]
+    deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    assert "".join(deltas) == LINE and len(deltas) > 1
+    (done,) = [event for event in events if event.type == "response.custom_tool_call_input.done"]
+    assert done.input == LINE
+    result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "hi"}
+    turns: Any = [{"role": "user", "content": "Hi!"}, call.to_dict(), result]
+    await client.create(model="model", input=turns, tools=[tool], max_output_tokens=1)
+    assert '"arguments": {"input": "echo \\"hi\\"\\nls"}' in prompt_of(running)
