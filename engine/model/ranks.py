@@ -66,6 +66,9 @@ class PassedOver:
     def holds(self, name: str) -> bool:
         return self._checkpoint.holds(name)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._checkpoint.shape(name)
+
     def weight(self, name: str, shape: tuple[int, int]) -> Tensor:
         return self.tensor(name, shape)
 
