@@ -32,6 +32,10 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
         Count, Meta(description="requests that are sent before, one after the other, and not measured")
     ] = 2
     vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 4096
+    processes: Annotated[
+        Count,
+        Meta(description="processes that send; 0: one for each 10000 output tokens/s of the load, at most one a core"),
+    ] = 0
     timeout: Annotated[Seconds, Meta(description="seconds without a byte after which a request has failed")] = 60.0
     calibrate: Annotated[
         FilePath,

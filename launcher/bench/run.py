@@ -1,9 +1,11 @@
 """Sends the loads that the options of `baton bench` describe, and sums up each as a report."""
 
 import asyncio
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -12,6 +14,7 @@ from infra.process.ending import end
 from infra.process.tasks import child
 from launcher.bench.load_options import MAX_LOAD_REQUESTS
 from launcher.bench.options import BenchConfig
+from launcher.bench.parts import LoadPart, processes_for, send_in_parts
 from launcher.bench.rates import trial_seconds
 from launcher.bench.sender import Sender, http_client
 from launcher.endpoint import ClientEndpoint
@@ -58,7 +61,7 @@ class BenchRun:
         self, config: BenchConfig, chance: random.Random, give_up: bool
     ) -> tuple[list[RequestOutcome], bool]:
         requests = config.workload().requests(chance)
-        load = config.timed_requests(chance) if not config.concurrency else []
+        load = list(config.timed_requests(chance)) if not config.concurrency else []
         async with http_client(self._endpoint, config.timeout) as client:
             if not self._warm:
                 self.stages.show("bench", "warming up")
@@ -66,20 +69,36 @@ class BenchRun:
                 for _ in range(config.warm_up):
                     await warm_up.exchange(next(requests), 0.0)
                 self._warm = True
-            sender = Sender(client, self._model, config.vocabulary)
-            planned = sum(1 for each in load for _ in each.request.turns())
-            progress = child(self._show(sender, config, planned))
-            interrupted = False
-            try:
-                if config.concurrency:
-                    some = islice(requests, config.requests or MAX_LOAD_REQUESTS)
-                    await sender.closed_load(some, config.concurrency, config.seconds)
-                else:
-                    await sender.open_load(load, _longest_good_s(config, load) if give_up else None)
-            except asyncio.CancelledError:
-                interrupted = True  # Ctrl-C: what was measured until then is reported
-            finally:
-                await end([progress])
+            if config.concurrency:
+                return await self._closed(config, Sender(client, self._model, config.vocabulary), requests)
+            linger_s = _longest_good_s(config, load) if give_up else None
+            processes = config.processes or processes_for(load, os.cpu_count() or 1)
+            if processes == 1:
+                sender = Sender(client, self._model, config.vocabulary)
+                return await self._followed(config, sender, sender.open_load(load, linger_s), planned_turns(load))
+        self.stages.show("bench", f"sending {planned_turns(load)} requests from {processes} processes")
+        part = LoadPart(self._endpoint, self._model, config.vocabulary, config.timeout, linger_s, load)
+        sent = await send_in_parts(part, processes)
+        return sent.outcomes, sent.interrupted
+
+    async def _closed(
+        self, config: BenchConfig, sender: Sender, requests: Iterator[PlannedRequest]
+    ) -> tuple[list[RequestOutcome], bool]:
+        some = islice(requests, config.requests or MAX_LOAD_REQUESTS)
+        return await self._followed(config, sender, sender.closed_load(some, config.concurrency, config.seconds), 0)
+
+    async def _followed(
+        self, config: BenchConfig, sender: Sender, sending: Coroutine[Any, Any, None], planned: int
+    ) -> tuple[list[RequestOutcome], bool]:
+        """Shows the progress of a load; returns its outcomes, and whether Ctrl-C ended it."""
+        progress = child(self._show(sender, config, planned))
+        interrupted = False
+        try:
+            await sending
+        except asyncio.CancelledError:
+            interrupted = True  # what was measured until then is reported
+        finally:
+            await end([progress])
         return sender.outcomes, interrupted
 
     async def _show(self, sender: Sender, config: BenchConfig, planned: int) -> None:
@@ -96,6 +115,10 @@ class BenchRun:
             percent = 100 * ended // planned if planned else None
             self.stages.show(name, "sending", percent, f"{sender.sent}{of} sent, {sender.sent - ended} in progress")
             await asyncio.sleep(PROGRESS_PERIOD_S)
+
+
+def planned_turns(load: Sequence[TimedRequest]) -> int:
+    return sum(1 for each in load for _ in each.request.turns())
 
 
 def _longest_good_s(config: BenchConfig, load: Sequence[TimedRequest]) -> float:

@@ -40,12 +40,17 @@ class Sender:
         self.sent = 0
         self.outcomes: list[RequestOutcome] = []
 
-    async def open_load(self, requests: Iterable[TimedRequest], linger_s: float | None = None) -> None:
-        """Sends each request at its time, and gives up unanswered requests `linger_s` after the last; None: never."""
+    async def open_load(
+        self, requests: Iterable[TimedRequest], linger_s: float | None = None, begin: float | None = None
+    ) -> None:
+        """Sends each request at its time, and gives up unanswered requests `linger_s` after the last; None: never.
+
+        `begin`: the load's start by `time.perf_counter`; None: now.
+        """
         load = list(requests)
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if begin is None else begin
         sends = [partial(self.converse, each.request, each.due_s) for each in load]
-        tasks = await send_at((each.due_s for each in load), sends)
+        tasks = await send_at((each.due_s for each in load), sends, self._began)
         try:
             if tasks:
                 await asyncio.wait(tasks, timeout=linger_s)
@@ -132,10 +137,10 @@ def http_client(endpoint: ClientEndpoint, timeout_s: float) -> httpx.AsyncClient
 
 
 async def send_at(
-    times: Iterable[float], requests: Iterable[Callable[[], Coroutine[Any, Any, Answer]]]
+    times: Iterable[float], requests: Iterable[Callable[[], Coroutine[Any, Any, Answer]]], begin: float
 ) -> list[asyncio.Task[Answer]]:
-    """Starts each request at its time, s from now, and returns the tasks; all are cancelled if this is."""
-    begin, tasks = time.perf_counter(), list[asyncio.Task[Answer]]()
+    """Starts each request at its time, s from `begin`, and returns the tasks; all are cancelled if this is."""
+    tasks = list[asyncio.Task[Answer]]()
     try:
         for at, request in zip(times, requests, strict=True):
             await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))

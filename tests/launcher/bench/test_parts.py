@@ -1,0 +1,56 @@
+"""A load from several processes is the same load: every request once, at its time, with the figures of one process."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.bench.parts import LoadPart, processes_for, send_in_parts
+from launcher.endpoint import ClientEndpoint
+from tests.dashboard.stand_in import StandIn
+from workloads.request import NextTurn, PlannedRequest, TimedRequest
+
+HELLO = PlannedRequest(9, ("Hello!",))
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with StandIn() as server:
+        yield server
+
+
+def part(url: str, load: list[TimedRequest]) -> LoadPart:
+    return LoadPart(ClientEndpoint(url, "", ""), "demo", 64, 60.0, None, load)
+
+
+def test_processes_share_a_load_and_its_clock(stand_in: StandIn) -> None:
+    talk = PlannedRequest(9, ("Hello!",), then=NextTurn(0.01, HELLO))
+    load = [TimedRequest(0.02 * number, talk if number == 3 else HELLO) for number in range(8)]
+    sent = asyncio.run(send_in_parts(part(stand_in.url, load), 2))
+    assert len(sent.outcomes) == len(stand_in.asked) == 9 and not sent.interrupted
+    assert all(each.timings is not None and each.sent_s >= each.due_s for each in sent.outcomes)
+    assert {each.due_s for each in sent.outcomes} >= {each.due_s for each in load}
+
+
+def test_a_load_that_is_cancelled_returns_what_was_measured(stand_in: StandIn) -> None:
+    async def cancelled() -> int:
+        load = [
+            TimedRequest(0.0, HELLO),
+            TimedRequest(0.0, HELLO),
+            TimedRequest(600.0, HELLO),
+            TimedRequest(600.0, HELLO),
+        ]
+        sending = asyncio.ensure_future(send_in_parts(part(stand_in.url, load), 2))
+        while len(stand_in.asked) < 2 and not sending.done():
+            await asyncio.sleep(0.02)
+        sending.cancel()
+        sent = await sending
+        assert sent.interrupted
+        return len(sent.outcomes)
+
+    assert asyncio.run(cancelled()) >= 2
+
+
+def test_a_load_has_as_many_processes_as_its_tokens_need() -> None:
+    load = [TimedRequest(number / 100, PlannedRequest(250)) for number in range(1001)]  # 25,000 tokens/s
+    assert processes_for(load, 8) == 3 and processes_for(load, 2) == 2 and processes_for(load[:1], 8) == 1
