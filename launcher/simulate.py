@@ -15,8 +15,9 @@ from infra.cli import parse, spell
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
 from launcher.bench.calibration import Calibration, read_calibration
+from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
-from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, measure_rates, trial_seconds, write_report
+from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, sweep, trial_seconds, write_report
 from launcher.host.gpus import USABLE_MEMORY_SHARE
 from launcher.plan import model_shape
 from pricing.capacity import Capacity
@@ -133,7 +134,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
             raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
-        if not (self.trace or self.prompt_tokens or self.sharegpt):
+        if not (self.trace or self.prompt_tokens or self.sharegpt or self.sweep_prompts):
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
         for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):
             if gpu not in GPU_RATES:
@@ -160,10 +161,11 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
     pool = deployment.device.blocks * deployment.device.block_tokens
     print(f"simulated: {workers} workers, {pool} tokens of KV each; a step lasts {steps}")
     if config.find_goodput or config.sweep:
-        return measure_rates(config, lambda rate: _trial(config, deployment, rate), lambda: None)
+        return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate), lambda: None)
     report = simulated_report(config, deployment)
     print("\n".join(table(report)))
     write_report(config.json, report)
+    write_html(config.html, "simulated", [SweptCurve("", [Trial(config.rate, report, config.share)])])
     return SOME_FAILED if report.errors else ALL_ANSWERED
 
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,9 +17,7 @@ from launcher.bench.rates import (
     BAD_INPUT,
     INTERRUPTED,
     SOME_FAILED,
-    RatedReport,
-    exit_status,
-    rate_trials,
+    sweep,
     write_json,
     write_report,
 )
@@ -83,7 +80,7 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     print(f"{machine()}\n{model} at {url}; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms")
     run = BenchRun(config, endpoint, model, stages)
     if config.find_goodput or config.sweep:
-        status = _sweep(config, run, stages)
+        status = sweep(config, run.trial, stages.settle, machine())
         _calibrate(config, endpoint, model)
         return status
     report = run.load(config)
@@ -93,20 +90,3 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     write_report(config.json, report)
     write_html(config.html, machine(), [SweptCurve("", [Trial(config.rate, report, config.share)])])
     return INTERRUPTED if report.interrupted else SOME_FAILED if report.errors else ALL_ANSWERED
-
-
-def _sweep(config: BenchConfig, run: BenchRun, stages: StageDisplay) -> int:
-    """Measures each length of prompts at each rate."""
-    curves = list[SweptCurve]()
-    for length in config.prompt_lengths():
-        at_length = msgspec.structs.replace(config, prompt_tokens=length)
-        name = f"{length} prompt tokens" if length else ""
-        if config.sweep_prompts:
-            print(name)
-        curves.append(SweptCurve(name, rate_trials(at_length, partial(run.trial, at_length), stages.settle)))
-        if curves[-1].trials[-1].report.interrupted:
-            break
-    trials = [trial for curve in curves for trial in curve.trials]
-    write_report(config.json, [RatedReport(trial.rate, trial.report) for trial in trials])
-    write_html(config.html, machine(), curves)
-    return exit_status(trials)

@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from contracts.errors import ConfigError
 from contracts.kinds import Count, FilePath, Seconds, TPOTLimit, TTFTLimit
@@ -173,6 +173,17 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
         ),
     ] = ""
 
+    html: Annotated[
+        FilePath, Meta(description="file to write the report to as a page with charts, which needs nothing else")
+    ] = ""
+    sweep_prompts: Annotated[
+        str,
+        Meta(
+            extra={"metavar": "LENGTHS,…"},
+            description="lengths of prompts to measure one after the other, such as 64,1024, at each rate",
+        ),
+    ] = ""
+
     def rates(self) -> list[float]:
         """Returns the rates of `--sweep`. Raises `ConfigError`."""
         try:
@@ -188,6 +199,22 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
     def check_load(self) -> None:
         """Raises `ConfigError` for arrivals, lengths or rates that make no load."""
         self.arrivals()
-        self.workload()
+        for length in self.prompt_lengths():
+            structs.replace(self, prompt_tokens=length).workload()
         if self.sweep:
             self.rates()
+
+    def prompt_lengths(self) -> list[str]:
+        """Returns the lengths of `--sweep-prompts`, or that of all requests. Raises `ConfigError`."""
+        if not self.sweep_prompts:
+            return [self.prompt_tokens]
+        if self.prompt_tokens or not (self.sweep or self.find_goodput):
+            raise ConfigError(
+                "--sweep-prompts",
+                self.sweep_prompts,
+                "goes with --sweep or --find-goodput, not with --prompt-tokens",
+            )
+        lengths = self.sweep_prompts.split(",")
+        for length in lengths:
+            parse_lengths(length, "--sweep-prompts")
+        return lengths

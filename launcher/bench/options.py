@@ -2,13 +2,12 @@
 
 from typing import Annotated
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from contracts.errors import ConfigError
 from contracts.kinds import Count, FilePath, Positive, Seconds
 from launcher.bench.load_options import LoadOptions
 from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
-from workloads.lengths import parse_lengths
 
 
 class BenchConfig(LoadOptions, frozen=True, kw_only=True):
@@ -41,16 +40,6 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
         FilePath,
         Meta(description="file to write the workers' learned step costs to after the load, for simulate --costs"),
     ] = ""
-    html: Annotated[
-        FilePath, Meta(description="file to write the report to as a page with charts, which needs nothing else")
-    ] = ""
-    sweep_prompts: Annotated[
-        str,
-        Meta(
-            extra={"metavar": "LENGTHS,…"},
-            description="lengths of prompts to measure one after the other, such as 64,1024, at each rate",
-        ),
-    ] = ""
     compare: Annotated[
         str,
         Meta(
@@ -72,20 +61,4 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
             raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
         if self.compare:
             raise ConfigError("--compare", self.compare, "stands alone: ./baton bench --compare before.json after.json")
-        for length in self.prompt_lengths():
-            structs.replace(self, prompt_tokens=length, sweep_prompts="").check_load()
-
-    def prompt_lengths(self) -> list[str]:
-        """Returns the lengths of `--sweep-prompts`, or that of all requests. Raises `ConfigError`."""
-        if not self.sweep_prompts:
-            return [self.prompt_tokens]
-        if self.prompt_tokens or not (self.sweep or self.find_goodput):
-            raise ConfigError(
-                "--sweep-prompts",
-                self.sweep_prompts,
-                "goes with --sweep or --find-goodput, not with --prompt-tokens",
-            )
-        lengths = self.sweep_prompts.split(",")
-        for length in lengths:
-            parse_lengths(length, "--sweep-prompts")
-        return lengths
+        self.check_load()

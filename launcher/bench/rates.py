@@ -1,16 +1,20 @@
 """Measures several rates, or searches the highest that keeps its promises, and writes reports."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from contracts.errors import ConfigError
+from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
 from workloads.goodput import Trial, best, search
 from workloads.report import Report, share_interval
 
+AnyLoad = TypeVar("AnyLoad", bound=LoadOptions)
 ALL_ANSWERED, SOME_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 MIN_TRIAL_REQUESTS = 40
 """Requests at each rate of a search, so that a good share of 90% differs from one of 75% by more than chance."""
@@ -27,10 +31,22 @@ def trial_seconds(config: LoadOptions, rate: float) -> float:
     return max(config.seconds, MIN_TRIAL_REQUESTS / rate)
 
 
-def measure_rates(config: LoadOptions, measure: Callable[[float], Trial], settle: Callable[[], None]) -> int:
-    """Measures one kind of requests, writes `--json`, and returns the exit status."""
-    trials = rate_trials(config, measure, settle)
+def sweep(
+    config: AnyLoad, measure: Callable[[AnyLoad, float], Trial], settle: Callable[[], None], measured_on: str = ""
+) -> int:
+    """Measures each length of prompts at each rate, writes --json and --html, and returns the exit status."""
+    curves = list[SweptCurve]()
+    for length in config.prompt_lengths():
+        at_length = msgspec.structs.replace(config, prompt_tokens=length)
+        name = f"{length} prompt tokens" if length else ""
+        if config.sweep_prompts:
+            print(name)
+        curves.append(SweptCurve(name, rate_trials(at_length, partial(measure, at_length), settle)))
+        if curves[-1].trials[-1].report.interrupted:
+            break
+    trials = [trial for curve in curves for trial in curve.trials]
     write_report(config.json, [RatedReport(trial.rate, trial.report) for trial in trials])
+    write_html(config.html, measured_on, curves)
     return exit_status(trials)
 
 
