@@ -70,7 +70,11 @@ def test_no_two_requests_have_one_name() -> None:
 def test_every_parameter_of_the_page_is_known_and_asked_for() -> None:
     known = {one.name for kind in (ChatRequest, CompletionRequest) for one in msgspec.structs.fields(kind)}
     known |= {f"stream_options.{one.name}" for one in msgspec.structs.fields(StreamOptions)}
-    assert {*SUPPORTED_BY_NAME} == known - {"stream_options"} | {*CHAT_PARAMETERS, *COMPLETION_PARAMETERS, *CHAT_ALIASES}
+    assert {*SUPPORTED_BY_NAME} == known - {"stream_options"} | {
+        *CHAT_PARAMETERS,
+        *COMPLETION_PARAMETERS,
+        *CHAT_ALIASES,
+    }
     assert {*SUPPORTED_BY_NAME} <= {
         name for one in ASKED.values() if one.path in (CHAT, COMPLETION) for name in sent(one)
     }
