@@ -10,12 +10,13 @@ from contracts.ids import new_epoch, request_ids
 from contracts.served_names import served_names
 from contracts.slo import Objective, parse_objective
 from gateway.adapters import AdapterLoading
-from gateway.errors import unavailable
+from gateway.errors import APIError, unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.callers import Callers
 from gateway.keys.limiter import Limiter
 from gateway.openai.admission import PromptAdmission
 from gateway.reports.metrics import Metrics
+from gateway.reports.ownership import PageOwner
 from gateway.reports.publisher import Publisher
 from gateway.reports.refusals import Refusals
 from gateway.requests.dispatch import Dispatch
@@ -104,6 +105,7 @@ class Gateway:
         self.metrics.count_unreached(lambda: float(len(self.discovery.unreached)))
         self.adapters = AdapterLoading(config, self.names, self._store, secret, self._clock, self.workers)
         self.admission: PromptAdmission | None = None  # None until the tokenizer is loaded
+        self._seen: list[GatewayRecord] = []  # this model's gateways at the last successful reading
         self._draining = False  # no new request is admitted
         self._tasks = Tasks("the gateway")
 
@@ -188,23 +190,37 @@ class Gateway:
 
         The list is empty if the port is not shared. Raises `APIError` without Redis.
         """
-        group = self.config.share_port
-        if not group:
-            return []
+        return self._siblings_of(await self._gateways()) if self.config.share_port else []
+
+    async def _gateways(self) -> list[GatewayRecord]:
+        """Returns the records of this model's gateways. Raises `APIError` without Redis."""
         try:
             found = await listed(self._store, self._signer, GatewayRecord)
         except StoreUnavailable:
             raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
-        ours = [record for record, _ in found if record.group == group]
+        self._seen = [record for record, _ in found if record.model == self.model]
+        return self._seen
+
+    def _siblings_of(self, gateways: list[GatewayRecord]) -> list[GatewayRecord]:
+        ours = [record for record in gateways if record.group == self.config.share_port]
         return sorted(ours, key=lambda record: (record.started_at, record.epoch))
 
     async def figures(self) -> str:
         """Returns the page for Prometheus. If several gateways share the port, each has its label, `gateway`.
 
         Then the last published figures of all gateways are returned, so that counters never go back, whichever gateway
-        answers. Raises `APIError` without Redis if there are siblings.
+        answers. Raises `APIError` without Redis if there are siblings; else the gateways that were last seen decide who
+        shows which workers.
         """
-        return await self.metrics.page([record.figures for record in await self.siblings()])
+        group = self.config.share_port
+        try:
+            gateways = await self._gateways()
+        except APIError:
+            if group:
+                raise
+            gateways = self._seen
+        figures = [record.figures for record in self._siblings_of(gateways)] if group else []
+        return await self.metrics.page(PageOwner(group or self._epoch, gateways), figures)
 
     async def all_in_progress(self) -> int:
         """Counts the answers in progress of all gateways that share the port, from their last records."""

@@ -63,6 +63,7 @@ from infra.process.log_lines import log_to_stderr
 from infra.process.machine import machine
 from infra.process.nvidia_driver import refuse_old_driver
 from infra.process.status import StatusFile
+from infra.process.supervised_life import own_life
 from infra.process.tasks import child
 from infra.redis.clients import connect
 from infra.redis.records import Role as RoleName
@@ -335,6 +336,8 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         kv_dtype=spec.dtype,
         place=_place(life.config.place),
         ranks=engine.group.shard.ranks,
+        service=own_life().name,
+        restarts=own_life().restarts,
     )
 
 

@@ -1,5 +1,6 @@
 """Histograms of the lengths of requests and answers, with vLLM's names and bounds."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -29,11 +30,16 @@ class ChoiceMetrics:
         self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a choice", _TOKEN_BUCKETS)
         self._output = histogram("vllm:request_generation_tokens", "Output tokens of a choice", _TOKEN_BUCKETS)
         self._limit = histogram("vllm:request_params_max_tokens", "Limit of a choice's output tokens", _TOKEN_BUCKETS)
+        self._longest = histogram(
+            "vllm:request_max_num_generation_tokens", "Output tokens of a request's longest choice", _TOKEN_BUCKETS
+        )
         self._n = histogram("vllm:request_params_n", "Choices that a request asked for", _CHOICE_BUCKETS)
         self._decode = histogram("vllm:request_decode_time_seconds", "First to last output token", _SECOND_BUCKETS)
 
-    def request(self, choices: int) -> None:
-        self._n.observe(choices)
+    def request(self, choices: Sequence[ChoiceShape]) -> None:
+        """Counts a request whose choices have all finished."""
+        self._n.observe(len(choices))
+        self._longest.observe(max(choice.output_tokens for choice in choices))
 
     def finished(self, shape: ChoiceShape) -> None:
         self._prompt.observe(shape.prompt_tokens)

@@ -1,29 +1,29 @@
 """Prometheus metrics, under the names that dashboards for LLM serving query, and Baton's own goodput."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from contracts.messages.wire import VERSION as PROTOCOL
+from contracts.version import BATON_VERSION
 from gateway.reports.choice_metrics import ChoiceMetrics
-from gateway.reports.engine_metrics import engine_families
-from gateway.reports.exposition import in_turns, merged, pieces, shares
+from gateway.reports.exposition import in_turns, merged, pieces
 from gateway.reports.gaps import Gaps
-from gateway.reports.handoff_metrics import handoff_families
+from gateway.reports.ownership import PageOwner
 from gateway.reports.predictions import Predictions
 from gateway.reports.role_metrics import RoleMetrics
+from gateway.reports.tenant_metrics import TenantMetrics
+from gateway.reports.worker_metrics import OwnSequences, WorkerFigures
 from gateway.workers.worker import Worker
-from infra.redis.records import FinishedRecord, WorkerLoad
+from infra.redis.records import FinishedRecord
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets in seconds, of times per request and of times per token.
 _REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
-_WORKER_LABELS = ["model_name", "engine", "role"]
-_Family = GaugeMetricFamily | CounterMetricFamily
-_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_BUILD_LABELS = ["version", "protocol", "python"]
 
 
 class Metrics:
@@ -36,6 +36,12 @@ class Metrics:
         self.predictions = Predictions(model, self._registry)
         self.roles = RoleMetrics(model)
         self._registry.register(self.roles.own)
+        self.tenants = TenantMetrics(model, self._registry)
+        self._workers = workers
+        self._registry.register(OwnSequences(model, workers))
+        ProcessCollector(registry=self._registry)
+        build = Gauge("baton:build_info", "Versions; the value is 1", _BUILD_LABELS, registry=self._registry)
+        build.labels(BATON_VERSION, str(PROTOCOL), platform.python_version()).set(1)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...] = _REQUEST_BUCKETS_S) -> Histogram:
             return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
@@ -69,11 +75,13 @@ class Metrics:
         self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
         self._refused = counter("baton:requests_refused", "Requests answered with an error", "status", "code")
+        self._died = counter("baton:workers_died", "Workers that died, as this gateway saw it", "role")
         in_progress = "baton:requests_in_progress"
         self._in_progress = Gauge(in_progress, "Of this gateway", ["model_name"], registry=self._registry)
         for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
             unlabelled.labels(model)
-        self.of_workers = _WorkerFigures(model, workers)
+        for role in ("prefill", "decode"):
+            self._died.labels(model, role)
 
     def count_waiting(self, count: Callable[[], float]) -> None:
         """Adds the gauge of waiting requests; `count` is read at each scrape."""
@@ -104,12 +112,16 @@ class Metrics:
     def dropped(self) -> None:
         self._dropped.labels(self._model).inc()
 
+    def worker_died(self, role: str) -> None:
+        self._died.labels(self._model, role).inc()
+
     def refused(self, status: int, code: str) -> None:
         self._refused.labels(self._model, str(status), code).inc()
 
     def ended(self, record: FinishedRecord) -> None:
         self._in_progress.labels(self._model).dec()
         self._ended.labels(self._model, record.outcome).inc()
+        self.tenants.ended(record)
         self._prompt.labels(self._model).inc(record.prompt_tokens)
         self._output.labels(self._model).inc(record.output_tokens)
         if record.handoff_bytes:
@@ -120,7 +132,6 @@ class Metrics:
         self._success.labels(self._model, record.reason).inc()
         if record.good:
             self._good.labels(self._model).inc()
-        self.choices.request(record.samples)
         self._e2e.labels(self._model).observe(record.e2e_ms / 1000)
         self._queue.labels(self._model).observe(record.queue_ms / 1000)
         self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
@@ -134,100 +145,8 @@ class Metrics:
     async def own(self, more: Mapping[str, str]) -> str:
         return await in_turns(pieces(self._registry, more))
 
-    async def page(self, gateways: Sequence[str] = ()) -> str:
-        """Returns all metrics: the texts of `gateways`, or else this gateway's own, and the workers' metrics."""
+    async def page(self, owner: PageOwner, gateways: Sequence[str] = ()) -> str:
+        """Returns all metrics: the texts of `gateways`, or else this gateway's own, and those of workers it owns."""
         own = await in_turns(merged(gateways)) if gateways else await self.own({})
-        return own + await in_turns(chain(pieces(self.of_workers, {}), pieces(self.roles.of_workers, {})))
-
-
-class _WorkerFigures(Collector):
-    """The workers' last reported figures."""
-
-    def __init__(self, model: str, workers: Iterable[Worker]) -> None:
-        self._model = model
-        self._workers = workers
-
-    def collect(self) -> Iterator[Metric]:
-        workers = list(self._workers)
-        for kind, name, text, of_worker in _OF_WORKER:
-            for some in shares(workers):
-                yield self._family(kind(name, text, labels=_WORKER_LABELS), some, map(of_worker, some))
-        for kind, name, text, of_load in _OF_LOAD:
-            for some in shares(workers):
-                yield self._family(
-                    kind(name, text, labels=_WORKER_LABELS), some, (of_load(one.record.load) for one in some)
-                )
-        yield from engine_families(self._model, workers)
-        yield from handoff_families(self._model, workers)
-
-    def _family(self, family: _Family, workers: Iterable[Worker], values: Iterable[float]) -> _Family:
-        for worker, value in zip(workers, values, strict=True):
-            family.add_metric([self._model, worker.record.epoch, worker.record.role], value)
-        return family
-
-
-def _wasted(load: WorkerLoad) -> float:
-    return load.kv.wasted_slots / load.kv.used_slots if load.kv.used_slots else 0.0
-
-
-_OF_WORKER: list[tuple[_Kind, str, str, Callable[[Worker], float]]] = [
-    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Worker.kv_use),
-    (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
-    (
-        GaugeMetricFamily,
-        "baton:worker_sequences",
-        "This gateway's, now in progress there",
-        lambda one: one.own_sequences,
-    ),
-]
-_OF_LOAD: list[tuple[_Kind, str, str, Callable[[WorkerLoad], float]]] = [
-    (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),
-    (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda load: load.waiting),
-    (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda load: load.preemptions),
-    (CounterMetricFamily, "vllm:prefix_cache_queries", "Tokens looked up", lambda load: load.kv.queried_tokens),
-    (CounterMetricFamily, "vllm:prefix_cache_hits", "Tokens found", lambda load: load.kv.found_tokens),
-    (CounterMetricFamily, "vllm:spec_decode_num_drafts", "Works with guesses", lambda load: load.speculation.guessed),
-    (
-        CounterMetricFamily,
-        "vllm:spec_decode_num_draft_tokens",
-        "Guesses that were verified",
-        lambda load: load.speculation.proposed,
-    ),
-    (
-        CounterMetricFamily,
-        "vllm:spec_decode_num_accepted_tokens",
-        "Guesses that came true",
-        lambda load: load.speculation.accepted_tokens,
-    ),
-    (
-        CounterMetricFamily,
-        "baton:decode_works",
-        "Sequences' shares of steps that decode, a token each and the guesses that came true",
-        lambda load: load.speculation.works,
-    ),
-    (
-        GaugeMetricFamily,
-        "baton:speculation_saved_seconds",
-        "Time of steps that guesses have saved, less that of their rows",
-        lambda load: load.speculation.saved_seconds,
-    ),
-    (CounterMetricFamily, "baton:handoffs", "Sequences handed off", lambda load: load.handoffs),
-    (GaugeMetricFamily, "baton:kv_wasted_slots_ratio", "Share of used token slots without a token, 0 to 1", _wasted),
-    (GaugeMetricFamily, "baton:kv_blocks_cached", "Idle blocks with cached KV", lambda load: load.blocks_cached),
-    (CounterMetricFamily, "baton:kv_blocks_evicted", "Those that gave way", lambda load: load.kv.evicted_blocks),
-    (CounterMetricFamily, "baton:kv_blocks_spilled", "To the host tier", lambda load: load.kv.spilled_blocks),
-    (CounterMetricFamily, "baton:kv_blocks_returned", "From the host tier", lambda load: load.kv.returned_blocks),
-    (CounterMetricFamily, "baton:kv_blocks_copied", "Copies on write", lambda load: load.kv.copied_blocks),
-    (
-        CounterMetricFamily,
-        "baton:preemptions_swapped",
-        "Preempted sequences that went on with blocks from the host tier",
-        lambda load: load.kv.preempted_swapped,
-    ),
-    (
-        CounterMetricFamily,
-        "baton:preemptions_recomputed",
-        "Preempted sequences that computed a block again",
-        lambda load: load.kv.preempted_recomputed,
-    ),
-]
+        of_workers = WorkerFigures(self._model, [worker for worker in self._workers if owner.owns(worker.record)])
+        return own + await in_turns(chain(pieces(of_workers, {}), pieces(self.roles.of_workers, {})))

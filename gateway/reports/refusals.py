@@ -27,8 +27,9 @@ class Refusals:
         self._told_at = -STRANGERS_LOG_INTERVAL_S
         self.counts: Counter[str] = Counter()  # requests answered with 429 or 503, by code
 
-    def report(self, error: APIError, request: str) -> None:
-        """Reports that the request with this id is answered with this error."""
+    def report(self, error: APIError, request: str, tenant: str = "") -> None:
+        """Reports that the request with this id is answered with this error; `tenant` is its caller's, if known."""
+        self._metrics.tenants.refused(tenant, error.status, error.code or "error")
         code = self._count(error)
         if error.status == 401:
             self._stranger(code)

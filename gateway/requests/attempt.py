@@ -14,12 +14,29 @@ REFILL_TIME_S = 60.0  # s in which an empty budget fills up again
 class Attempt:
     """One job and its route, shared by all samples of the job."""
 
-    __slots__ = ("added", "adds", "begun", "body", "expected", "forecast", "number", "route", "started", "ticket")
+    __slots__ = (
+        "added",
+        "adds",
+        "begun",
+        "body",
+        "end",
+        "ended",
+        "expected",
+        "forecast",
+        "number",
+        "route",
+        "samples",
+        "started",
+        "ticket",
+    )
 
-    def __init__(self, number: int, route: Route, now: float) -> None:
+    def __init__(self, number: int, route: Route, now: float, samples: int = 1) -> None:
         self.number = number  # counted over the whole request, so that it identifies one job
+        self.samples = samples  # of its job
         self.route = route
         self.begun = now  # local time, s
+        self.ended = now  # local time at which the last of its samples left it, s
+        self.end = ""  # the reason
         self.forecast: Forecast | None = (
             None  # of the first token, by the workers' costs; None: unknown, or the token came
         )
@@ -29,6 +46,10 @@ class Attempt:
         self.ticket = NO_TICKET  # of the last of them
         self.started = False  # whether a worker has taken the job
         self.body: Body | None = None  # stands in the job for a long prompt, which its worker asks for
+
+    def ends(self, now: float, reason: str) -> None:
+        """Records that a sample has left the attempt; the last one's reason remains."""
+        self.ended, self.end = now, reason
 
     def add(self, now: float, ticket: Ticket) -> None:
         """Records that the job was added to its worker's stream, for the first time or again."""

@@ -99,16 +99,19 @@ class Dispatch:
         if not attempt.started and request.trying(attempt):
             await self._add(request, attempt)
 
-    def give_up(self, sample: Sample) -> None:
+    def give_up(self, sample: Sample, reason: str) -> None:
         """Ends a sample's attempt, but not the sample, and cancels the attempt on its workers."""
         attempt = sample.abandon()
         if attempt is not None:
+            attempt.ends(time.monotonic(), reason)
             self.load.gives_up(sample, attempt)
             self.notices.cancel(sample, attempt)
 
     def ended(self, sample: Sample, cancel: bool) -> None:
         """Sends a sample's end to its workers. Without `cancel` they know it, and wait only for the acknowledgement."""
         self.load.ends(sample)
+        if sample.attempt is not None:
+            sample.attempt.ends(time.monotonic(), sample.reason)
         if cancel and sample.attempt is not None:
             self.notices.cancel(sample, sample.attempt)
         else:
@@ -142,7 +145,7 @@ class Dispatch:
             problem = unavailable("the queue is out of reach", "queue_unavailable", 2.0)
         trying = request.trying(attempt)  # the other samples have ended, or are in another attempt
         for sample in trying:
-            self.give_up(sample)
+            self.give_up(sample, problem.code or "")
         return problem if trying else None
 
     def _no_worker(self, samples: Sequence[Sample]) -> APIError:

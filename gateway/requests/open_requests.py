@@ -164,6 +164,8 @@ class OpenRequests:
 
     def died(self, worker: WorkerConnection) -> None:
         self._dispatch.notices.worker_gone(worker.epoch)
+        if worker.welcomed and not worker.record.draining:
+            self._metrics.worker_died(worker.record.role)
         for stream in list(self._streams.values()):
             if stream.sample.lost(worker.epoch):
                 self._retry(stream, "worker died")
@@ -287,7 +289,7 @@ class OpenRequests:
         sample = stream.sample
         self._restless[sample.key] = stream
         avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
-        self._dispatch.give_up(sample)
+        self._dispatch.give_up(sample, reason)
         pause = (
             0.0 if reason == REASON_NO_ROOM else sample.moves_on(reason)
         )  # lack of KV memory may last up to the deadline
@@ -335,9 +337,11 @@ class OpenRequests:
             del self._requests[request.id]
             record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.server_now())
             self._metrics.ended(record)
-            for ended in request.streams:
-                if ended.sample.state is State.FINISHED:
-                    self._metrics.choices.finished(ended.shape())
+            shapes = [stream.shape() for stream in request.streams if stream.sample.state is State.FINISHED]
+            for shape in shapes:
+                self._metrics.choices.finished(shape)
+            if record.outcome == "finished":
+                self._metrics.choices.request(shapes)
             self._publisher.ended(record)
 
 

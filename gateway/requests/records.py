@@ -8,9 +8,10 @@ from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.gateway import REASON_GRAMMAR_FAILED, REASON_NOTHING_ALLOWED, Failed
 from contracts.slo import SLO, Objective
 from gateway.errors import APIError, failed, timed_out
+from gateway.requests.attempt import Attempt
 from gateway.requests.request import Request
 from gateway.requests.sample import State, merged
-from infra.redis.records import FinishedRecord, Outcome, RequestRecord
+from infra.redis.records import AttemptRecord, FinishedRecord, Outcome, RequestRecord
 from infra.redis.records import State as RecordState
 
 _RECORD_STATES: dict[State, RecordState] = {
@@ -89,6 +90,21 @@ def finished_record(request: Request, model: str, usual: SLO, now: float, ended_
         sealed=bool(stages.way and stages.way.sealed),
         codec=stages.way.codec if stages.way else "none",
         objective=objective,
+        tenant=samples[0].prompt.tenant if samples[0].admitted.key else "",  # else it is a salt
+        tries=tuple(_attempt_record(attempt, request.received) for attempt in request.tries),
+    )
+
+
+def _attempt_record(attempt: Attempt, received: float) -> AttemptRecord:
+    """`received`: local time, s."""
+    return AttemptRecord(
+        number=attempt.number,
+        samples=attempt.samples,
+        begun_ms=1000 * (attempt.begun - received),
+        ended_ms=1000 * (attempt.ended - received),
+        prefill_worker=attempt.route.prefill,
+        decode_worker=attempt.route.decode,
+        end=attempt.end,
     )
 
 

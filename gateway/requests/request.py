@@ -1,5 +1,6 @@
 """A request binds the samples of one prompt: one id, one numbering of attempts, one first job, and one record."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from contracts.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
+from infra.redis.records import MAX_RECORDED_ATTEMPTS
 from pricing.route import Route
 
 
@@ -25,6 +27,7 @@ class Request:
         self.streams = tuple(streams)
         self.samples = tuple(stream.sample for stream in streams)
         self.attempts = 0
+        self.tries: deque[Attempt] = deque(maxlen=MAX_RECORDED_ATTEMPTS)
 
     @property
     def ended(self) -> bool:
@@ -46,7 +49,8 @@ class Request:
     def begin(self, samples: Sequence[Sample], route: Route, now: float) -> Attempt:
         """Begins the next attempt, with these samples. Attempt numbers are unique, so that `Started` names one job."""
         self.attempts += 1
-        attempt = Attempt(self.attempts, route, now)
+        attempt = Attempt(self.attempts, route, now, len(samples))
+        self.tries.append(attempt)
         for sample in samples:
             sample.begin(attempt, now)
         return attempt

@@ -107,7 +107,8 @@ class Serving:
         return reply(body, error.status, error.headers())
 
     def _report(self, request: Request, error: APIError) -> None:
-        self.gateway.refusals.report(error, holdings(request).id)
+        known: Caller | None = getattr(request.state, "caller", None)
+        self.gateway.refusals.report(error, holdings(request).id, known.tenant if known is not None else "")
 
 
 def caller(request: Request) -> Caller:

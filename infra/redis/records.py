@@ -193,6 +193,8 @@ class WorkerRecord(Struct, frozen=True):
     unreached: tuple[UnreachedPeer, ...] = ()
     place: HostLocation = HostLocation()
     adapters: tuple[HeldAdapter, ...] = ()
+    service: str = ""  # its name among the services of its launcher, such as decode-0; empty: it has no launcher
+    restarts: int = 0  # earlier lives that its launcher has restarted
     adapter_list: int = 0  # number of the adapter list (`infra/redis/adapter_list.py`) that it has applied
     ranks: int = 1  # processes that divide the model, on GPUs each with its own
 
@@ -226,6 +228,21 @@ class GatewayRecord(Struct, frozen=True):
     figures: str = ""  # metrics in Prometheus' text format
     standing: Standing = Standing()  # the load of the workers and the demand, as this gateway sees them
     refused: dict[str, int] = {}  # requests answered with 429 or 503, by error code
+
+
+class AttemptRecord(Struct, frozen=True):
+    """An attempt of an ended request; times in ms since the request was received."""
+
+    number: int
+    samples: int  # samples of its job
+    begun_ms: float
+    ended_ms: float
+    prefill_worker: str
+    decode_worker: str
+    end: str  # reason of its end, a stable word or clause
+
+
+MAX_RECORDED_ATTEMPTS = 16  # of one request, the last of them
 
 
 class FinishedRecord(Struct, frozen=True):
@@ -263,6 +280,8 @@ class FinishedRecord(Struct, frozen=True):
     sealed: bool = False
     codec: Codec = "none"
     objective: Objective = NO_OBJECTIVE  # objective that `good` refers to: the request's, its key's, or the gateway's
+    tenant: str = ""  # owner of its API key; empty: the gateway has no keys
+    tries: tuple[AttemptRecord, ...] = ()  # the last `MAX_RECORDED_ATTEMPTS` attempts, in the order of their beginning
 
 
 class StatsSample(Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.process.supervised_life import SupervisedLife
 from launcher.host.child import Child
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import Log
@@ -179,9 +180,10 @@ class Supervisor:
             raise StartFailed(f"{service.name} did not start: {error}") from None
         return SupervisedService(service, child, Pulse(service, child.pid), time.monotonic())
 
-    def _spawn(self, service: Process) -> Child:
+    def _spawn(self, service: Process, restarts: int = 0) -> Child:
         """Starts a process. Raises `OSError` if the host has no process, memory or descriptor left."""
-        child = Child(service, self._environment, self._directory, self._log)
+        told = SupervisedLife(service.name, restarts).environment()
+        child = Child(service, {**self._environment, **told}, self._directory, self._log)
         self._selector.register(child.output, selectors.EVENT_READ, child)
         return child
 
@@ -253,7 +255,7 @@ class Supervisor:
     def _restart(self, kept: SupervisedService, now: float) -> None:
         kept.born = now
         try:
-            kept.child = self._spawn(kept.service)
+            kept.child = self._spawn(kept.service, kept.restarts + 1)
         except OSError as error:
             why = f"{kept.service.name} cannot be started ({error.strerror or error})"
             self._schedule_restart(kept, now, why, early=True)

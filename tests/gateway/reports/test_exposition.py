@@ -10,6 +10,8 @@ from prometheus_client.registry import Collector
 from gateway.reports.exposition import merged, pieces
 from gateway.reports.gaps import Gaps
 from gateway.reports.metrics import Metrics
+from gateway.reports.ownership import PageOwner
+from gateway.reports.worker_metrics import WorkerFigures
 from gateway.workers.worker import Worker
 from infra.redis.records import STEP_SIZES, WorkerRecord
 
@@ -56,7 +58,7 @@ def workers(count: int) -> list[Worker]:
 
 def of_workers(count: int) -> Collector:
     """Returns what collects the figures of so many workers."""
-    return Metrics("m", workers(count)).of_workers
+    return WorkerFigures("m", workers(count))
 
 
 def test_parts_of_a_family_are_written_as_one() -> None:
@@ -83,7 +85,7 @@ def test_the_texts_of_several_gateways_are_read_in_turns() -> None:
 
 async def test_others_have_turns_while_a_page_of_a_hundred_workers_is_written() -> None:
     metrics = Metrics("m", workers(100))
-    writing = asyncio.ensure_future(metrics.page())
+    writing = asyncio.ensure_future(metrics.page(PageOwner("g1")))
     turns = 0
     while not writing.done():
         await asyncio.sleep(0)
