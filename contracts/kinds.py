@@ -44,6 +44,13 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     Meta(description="lowest severity of logged messages: debug, info, warning or error"),
 ]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    Meta(description="form of log lines: text, or json (an object in each line); both with time zone and service"),
+]
+AccessLog = Annotated[
+    bool, Meta(description="log a line for each request that has ended: id, tenant, tokens, times and end, never text")
+]
 SpelledTokens = Annotated[
     Literal["text", "tokens"],
     Meta(

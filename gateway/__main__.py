@@ -93,7 +93,7 @@ def _several(config: GatewayConfig) -> int:
 def main() -> int:
     """Returns exit status 0 after a signal, 2 for an invalid configuration, which is logged."""
     config = parse_or_exit(GatewayConfig, "python -m gateway")
-    log_to_stderr(config.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(config.log_level, config.log_format, "gateway")
     if config.gateways > 1:
         return _several(config)
     status = StatusFile(config.status_file)

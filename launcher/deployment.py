@@ -170,6 +170,7 @@ def _worker(options: WorkersOptions, role: Role, replicas: int) -> Service:
         transfer=TransferConfig(**asdict(options.transfer)),
         drain_seconds=options.drain_seconds,
         log_level=options.log_level,
+        log_format=options.log_format,
     )
     return Service(
         role=role,
@@ -191,6 +192,8 @@ def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
         served_model_name=options.served_model_name or (DEMO_NAME if options.model == DEMO_MODEL else ""),
         max_model_len=options.engine.max_model_len,
         log_level=options.log_level,
+        log_format=options.log_format,
+        access_log=options.access_log,
         drain_seconds=options.drain_seconds,
         handoff=options.handoff,
         spelled_tokens=options.spelled_tokens,

@@ -70,6 +70,7 @@ def _run(
         signals,
         config.silent_seconds,
         lambda states: report(status, states),
+        config.log_format,
     )
     try:
         # One worker that cannot start, for example on a broken GPU, must not keep the others from serving.

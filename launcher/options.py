@@ -6,12 +6,14 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from contracts.kinds import (
+    AccessLog,
     Address,
     APIKeys,
     Count,
     DirectoryPath,
     FilePath,
     HandoffRule,
+    LogFormat,
     LogLevel,
     ModelSource,
     Port,
@@ -74,6 +76,7 @@ class WorkersOptions(Struct, frozen=True, kw_only=True):
         Seconds, Meta(description="seconds that what is in progress gets when a gateway or a worker is told to stop")
     ] = 10.0
     log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     engine: EngineOptions = EngineOptions()  # of every worker
     transfer: TransferOptions = TransferOptions()  # of every worker
 
@@ -116,6 +119,7 @@ class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
     tls_key: TLSKey = ""
     slo: Slo = ""
     served_model_name: ServedNames = ""
+    access_log: AccessLog = True
     handoff: HandoffRule = "auto"
     spelled_tokens: SpelledTokens = "text"
     store_ttl: StoreTTL = 86400.0

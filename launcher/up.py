@@ -45,7 +45,7 @@ def up(arguments: Sequence[str]) -> int:
             return hand_over("up", arguments)
         checked = check(asked)
         config = checked.config
-        log = new_log(config.log_bytes, config.log_files, stages.say)
+        log = new_log(config.log_bytes, config.log_files, stages.say, config.log_format)
     except BatonError as error:
         return _refused(error)
     for note in checked.notes:
@@ -108,6 +108,7 @@ def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, sign
             signals,
             config.silent_seconds,
             lambda services: record.change(services=services),
+            config.log_format,
         )
         try:
             stages.show("log", str(log.path))

@@ -115,7 +115,7 @@ def serve(
     load: Callable[..., LoadedEngine] = load_engine,
 ) -> int:
     """Runs a worker until it is asked to stop; returns the process's exit status. `load` makes its engine."""
-    log_to_stderr(config.log_level, f"%(asctime)s {name} %(levelname)s %(message)s")
+    log_to_stderr(config.log_level, config.log_format, name)
     if theirs := notice():
         log.warning(theirs)
     raise_limit()
@@ -156,7 +156,7 @@ def _serve(
         place_worker(config.numa_node)
     width = config.engine.width(name)
     cores = max(1, available_cores() // width)
-    ranks = _ranks(config.engine, width, cores, device)
+    ranks = _ranks(config, width, cores, device)
     if ranks is not None:
         ranks.watch(partial(_stop, inbox, device))
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
@@ -208,13 +208,14 @@ def _serve(
     return 0
 
 
-def _ranks(config: EngineConfig, width: int, cores: int, device: torch.device) -> RankProcesses | None:
+def _ranks(config: WorkerConfig, width: int, cores: int, device: torch.device) -> RankProcesses | None:
     """Starts the other ranks, which die with this process; None without any. Raises `ConfigError` for too few GPUs."""
     if width == 1:
         return None
     if device.type == "cpu":
-        return RankProcesses(config, width, cores)
-    return RankProcesses(config, width, cores, "nccl", gpus_of_ranks(width, config.device, torch.cuda.device_count()))
+        return RankProcesses(config.engine, width, cores, form=config.log_format)
+    gpus = gpus_of_ranks(width, config.engine.device, torch.cuda.device_count())
+    return RankProcesses(config.engine, width, cores, "nccl", gpus, config.log_format)
 
 
 def _stop(inbox: Inbox[Any], device: torch.device, error: str) -> None:

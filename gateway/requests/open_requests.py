@@ -11,6 +11,7 @@ from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import REASON_NO_ROOM, REASON_UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
 from contracts.slo import SLO
 from gateway.errors import APIError, failed, revoked, timed_out
+from gateway.reports.access_log import log_ended
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
 from gateway.requests.attempt import Attempt, RetryBudget
@@ -52,6 +53,7 @@ class OpenRequests:
         API keys are named by their public parts.
         """
         self._model = model
+        self._logs_ends = config.access_log
         self._clock = clock
         self._dispatch = dispatch
         self._metrics = metrics
@@ -343,6 +345,8 @@ class OpenRequests:
             if record.outcome == "finished":
                 self._metrics.choices.request(shapes)
             self._publisher.ended(record)
+            if self._logs_ends:
+                log_ended(record)
 
 
 def _too_slow() -> APIError:

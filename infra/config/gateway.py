@@ -5,12 +5,14 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from contracts.kinds import (
+    AccessLog,
     Address,
     AllowLoRALoading,
     APIKeys,
     Bytes,
     Count,
     HandoffRule,
+    LogFormat,
     LogLevel,
     LoRARoot,
     ModelSource,
@@ -58,6 +60,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""
     log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+    access_log: AccessLog = True
     handoff: HandoffRule = "auto"
     request_timeout: Annotated[Seconds, Meta(description="maximum duration of a request, in seconds")] = 600.0
     drain_seconds: Annotated[Seconds, Meta(description="seconds for answers in progress to finish at a shutdown")] = (

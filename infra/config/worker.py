@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from contracts.kinds import Count, FilePath, LogLevel, Positive, Seconds, StatusPath
+from contracts.kinds import Count, FilePath, LogFormat, LogLevel, Positive, Seconds, StatusPath
 from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions
 from infra.config.store import StoreConfig
@@ -25,6 +25,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
         Meta(description="NUMA node to whose cores and memory a worker on a CPU keeps; default: all nodes"),
     ] = None
     log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     inbox: Annotated[Positive, Meta(description="maximum number of events queued between the two threads")] = 65536
     jobs_ahead: Annotated[
         Positive, Meta(description="maximum number of jobs taken from the stream but not yet running")

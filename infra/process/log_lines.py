@@ -11,8 +11,13 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from contracts.kinds import LogFormat
+from infra.process.log_format import ServiceFormatter
+from infra.process.supervised_life import own_life
+
 MAX_LINES = 20  # of one kind, in a window
 WINDOW_S = 10.0
+ACCESS_LOGGER = "baton.access"
 MAX_KINDS = 1024  # lines beyond these share one kind
 
 Kind = tuple[str, str, int, str]
@@ -44,7 +49,7 @@ class BoundedLog(logging.StreamHandler[TextIO]):
     """Writes the lines of each kind within a limit.
 
     A kind is a log statement of the program, whatever its arguments; `extra={"kind": ...}` divides a statement into
-    kinds. DEBUG lines are not limited.
+    kinds. DEBUG lines are not limited, nor are lines of the access log: each stands for a request that was served.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +58,7 @@ class BoundedLog(logging.StreamHandler[TextIO]):
         self._limits: dict[Kind, LineLimit] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno <= logging.DEBUG:
+        if record.levelno <= logging.DEBUG or record.name == ACCESS_LOGGER:
             super().emit(record)
             return
         kind = (record.name, record.pathname, record.lineno, getattr(record, "kind", ""))
@@ -76,6 +81,11 @@ class BoundedLog(logging.StreamHandler[TextIO]):
         super().close()
 
 
-def log_to_stderr(level: str, form: str) -> None:
-    """Sends all loggers of this process to stderr, limited. `form` is a format of `logging.Formatter`."""
-    logging.basicConfig(level=level.upper(), format=form, handlers=[BoundedLog(sys.stderr)])
+def log_to_stderr(level: str, form: LogFormat, service: str, part: str = "") -> None:
+    """Sends all loggers of this process to stderr, limited.
+
+    A launcher's name for the service replaces `service`. `part`: part of the service that this process is.
+    """
+    handler = BoundedLog(sys.stderr)
+    handler.setFormatter(ServiceFormatter(f"{own_life().name or service} {part}".rstrip(), form))
+    logging.basicConfig(level=level.upper(), handlers=[handler])

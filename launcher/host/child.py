@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from contracts.kinds import LogFormat
 from infra.process.dying import die_with
 from infra.process.memory import out_of_memory_kills
 from launcher.host.log_file import Log
 from launcher.host.process import Process
+from launcher.host.service_lines import ERROR_PREFIX, ServiceLines
 
 PIPE_BYTES = 65536  # capacity of a pipe
 MAX_READS_PER_PUMP = 16  # so that a child with much output does not block the loop
@@ -29,9 +31,12 @@ class Child:
     value.
     """
 
-    def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: Log) -> None:
+    def __init__(
+        self, service: Process, environment: Mapping[str, str], directory: Path, log: Log, form: LogFormat = "text"
+    ) -> None:
         self.service = service
         self._log = log
+        self._lines = ServiceLines(service.name, form)
         self._kills_before = out_of_memory_kills()
         self._partial = b""
         self._last_line = ""
@@ -114,6 +119,6 @@ class Child:
         text = line.decode(errors="replace").rstrip()
         if text:
             self._last_line = text
-        if text.startswith("error: "):
-            self._last_error = text.removeprefix("error: ")
-        return f"{self.service.name:<9} | {text}\n".encode()
+        if text.startswith(ERROR_PREFIX):
+            self._last_error = text.removeprefix(ERROR_PREFIX)
+        return self._lines.formed(text)

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from contracts.kinds import LogFormat
+from launcher.host.service_lines import LAUNCHER_NAME, ServiceLines
+
 WRITE_RETRY_S = 5.0
 
 
@@ -46,11 +49,16 @@ class LossyLog:
     """Writes lines to files that may fail. `say` gets a sentence when the loss of lines begins and ends."""
 
     def __init__(
-        self, files: Descriptors, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        files: Descriptors,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        form: LogFormat = "text",
     ) -> None:
         self._files = files
         self._say = say
         self._clock = clock
+        self._lines = ServiceLines(LAUNCHER_NAME, form)
         self._lost = 0  # lines since the last successful write
         self._retry_at = 0.0
         self._torn = False  # the last write ended within a line
@@ -58,7 +66,7 @@ class LossyLog:
     def write(self, lines: bytes) -> None:
         """Writes whole lines, or counts them as lost."""
         if lost := self._lost:
-            note = f"launcher  | {lost} lines were lost: the log could not be written\n".encode()
+            note = self._lines.formed(f"{lost} lines were lost: the log could not be written")
             if self._clock() < self._retry_at or self._append(note):
                 self._lost += lines.count(b"\n")
                 return
@@ -122,10 +130,12 @@ class RotatedFiles:
 class LogFile(LossyLog):
     """The log of one instance on this host."""
 
-    def __init__(self, path: Path, max_bytes: int, count: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, max_bytes: int, count: int, say: Callable[[str], None], form: LogFormat = "text"
+    ) -> None:
         self.path = path
         self._rotated = RotatedFiles(path, max_bytes, count)
-        super().__init__(self._rotated, say)
+        super().__init__(self._rotated, say, form=form)
 
     def close(self) -> None:
         self._rotated.close()

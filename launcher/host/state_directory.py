@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contracts.errors import ConfigError
+from contracts.kinds import LogFormat
 from launcher.host.held_file import is_held
 from launcher.host.log_file import LogFile
 
@@ -17,7 +18,7 @@ def state_directory() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "baton"
 
 
-def new_log(max_bytes: int, files: int, say: Callable[[str], None]) -> LogFile:
+def new_log(max_bytes: int, files: int, say: Callable[[str], None], form: LogFormat = "text") -> LogFile:
     """Makes the log of a starting instance, and removes the oldest logs of ended instances.
 
     Raises `ConfigError` if it cannot be made.
@@ -29,7 +30,7 @@ def new_log(max_bytes: int, files: int, say: Callable[[str], None]) -> LogFile:
             if not is_held(old):
                 for each in (old, *logs.glob(f"{old.name}.*")):
                     each.unlink(missing_ok=True)
-        return LogFile(logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log", max_bytes, files, say)
+        return LogFile(logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log", max_bytes, files, say, form)
     except OSError as error:
         why = f"no log can be made in {logs}: {error.strerror}; XDG_STATE_HOME names another place"
         raise ConfigError("XDG_STATE_HOME", os.environ.get("XDG_STATE_HOME", ""), why) from None

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contracts.kinds import LogFormat
 from infra.process.supervised_life import SupervisedLife
 from launcher.host.child import Child
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import Log
 from launcher.host.process import FAILED_STAGE, READY_STAGE, Process
 from launcher.host.pulse import Pulse
+from launcher.host.service_lines import ServiceLines
 from launcher.host.signals import Signals
 from launcher.stages import StageDisplay
 
@@ -71,6 +73,7 @@ class Supervisor:
         signals: Signals,
         silent_seconds: float,
         changed: Callable[[tuple[ServiceState, ...]], None] = lambda states: None,
+        form: LogFormat = "text",
     ) -> None:
         """`silent_seconds`: a child that is stopped or silent for longer is killed; 0: never.
 
@@ -83,6 +86,7 @@ class Supervisor:
         self._signals = signals
         self._silent_seconds = silent_seconds
         self._changed = changed
+        self._form: LogFormat = form
         self._states: tuple[ServiceState, ...] = ()
         self._kept: list[SupervisedService] = []
         self._selector = selectors.DefaultSelector()
@@ -183,7 +187,7 @@ class Supervisor:
     def _spawn(self, service: Process, restarts: int = 0) -> Child:
         """Starts a process. Raises `OSError` if the host has no process, memory or descriptor left."""
         told = SupervisedLife(service.name, restarts).environment()
-        child = Child(service, {**self._environment, **told}, self._directory, self._log)
+        child = Child(service, {**self._environment, **told}, self._directory, self._log, self._form)
         self._selector.register(child.output, selectors.EVENT_READ, child)
         return child
 
@@ -250,7 +254,9 @@ class Supervisor:
         kept.was_ready = kept.was_ready or kept.ready
         kept.ready = False
         kept.restart_at = now + delay
-        self._stages.say(f"{sentence}; it is started again {f'in {delay:.0f} s' if delay else 'at once'}")
+        sentence = f"{sentence}; it is started again {f'in {delay:.0f} s' if delay else 'at once'}"
+        self._stages.say(sentence)
+        self._log.write(ServiceLines(kept.service.name, self._form).said(sentence, "ERROR"))
 
     def _restart(self, kept: SupervisedService, now: float) -> None:
         kept.born = now

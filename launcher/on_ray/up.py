@@ -51,7 +51,7 @@ def up(arguments: Sequence[str]) -> int:
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
         config = replace(with_absolute_paths(asked), model=model, port=checked_port(asked))
-        log = new_log(config.log_bytes, config.log_files, stages.say)
+        log = new_log(config.log_bytes, config.log_files, stages.say, config.log_format)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from contracts.kinds import LogFormat
 from engine.parallel.distributed import DistributedBackend, MeetingFile
 from engine.parallel.shared_memory import RankWires
 from infra.config.engine import EngineConfig
@@ -28,8 +29,10 @@ class RankProcesses(RankStreams):
         threads: int,
         backend: DistributedBackend | None = None,
         gpus: Sequence[str] = (),
+        form: LogFormat = "text",
     ) -> None:
         """`gpus`: the entry of CUDA_VISIBLE_DEVICES of each rank; none: they compute on a CPU."""
+        self._form: LogFormat = form
         self._processes: list[subprocess.Popen[bytes]] = []
         self._gpus = gpus
         self._closing = False
@@ -40,7 +43,7 @@ class RankProcesses(RankStreams):
         gpu = {VISIBLE_GPUS: self._gpus[rank]} if self._gpus else {}  # it opens no context on the others
         self._processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "worker.ranks", str(stream.fileno())],
+                [sys.executable, "-m", "worker.ranks", str(stream.fileno()), self._form],
                 pass_fds=(stream.fileno(), *numbers),
                 preexec_fn=die_with(os.getpid()),
                 env={**os.environ, **gpu},

@@ -86,4 +86,4 @@ def test_a_worker_logs_it(theirs: Path, tmp_path: Path) -> None:
         worker.terminate()
         lines += worker.stderr
     assert worker.returncode == 0
-    assert sum(line.endswith(f"WARNING {SENTENCE}\n") for line in lines) == 1, lines
+    assert sum(line.endswith(f"WARNING decode: {SENTENCE}\n") for line in lines) == 1, lines
