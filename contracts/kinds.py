@@ -51,6 +51,22 @@ LogFormat = Annotated[
 AccessLog = Annotated[
     bool, Meta(description="log a line for each request that has ended: id, tenant, tokens, times and end, never text")
 ]
+TraceEndpoint = Annotated[
+    str,
+    Meta(
+        description="URL of an OpenTelemetry collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; "
+        "empty: no traces"
+    ),
+]
+TraceSample = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=1,
+        description="share of the requests that are traced; also traced are requests whose traceparent header is "
+        "sampled; 0: none",
+    ),
+]
 SpelledTokens = Annotated[
     Literal["text", "tokens"],
     Meta(

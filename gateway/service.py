@@ -19,6 +19,7 @@ from gateway.reports.metrics import Metrics
 from gateway.reports.ownership import PageOwner
 from gateway.reports.publisher import Publisher
 from gateway.reports.refusals import Refusals
+from gateway.reports.traces import open_traces
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.holdings import Holdings
 from gateway.requests.open_requests import OpenRequests
@@ -52,7 +53,7 @@ log = logging.getLogger("baton.gateway")
 class Gateway:
     """One gateway life. Its parts are made here, each from earlier parts, inside a running event loop.
 
-    Raises `ConfigError` for a bad secret file, key file, objective, name or Redis URL.
+    Raises `ConfigError` for a bad secret file, key file, objective, name, Redis URL or trace endpoint.
     """
 
     def __init__(self, config: GatewayConfig, url: str, status: StatusFile) -> None:
@@ -107,6 +108,7 @@ class Gateway:
         self.admission: PromptAdmission | None = None  # None until the tokenizer is loaded
         self._seen: list[GatewayRecord] = []  # this model's gateways at the last successful reading
         self._draining = False  # no new request is admitted
+        self.traces = open_traces(config, self._epoch)
         self._tasks = Tasks("the gateway")
 
     async def start(self) -> None:
@@ -249,6 +251,8 @@ class Gateway:
             await self.admission.close()
             await self._publisher.close(await self._record())
         await self.discovery.close()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
         await self._store.aclose()
 
     def _detokenizer(self, markers: Collection[str]) -> Detokenizer:

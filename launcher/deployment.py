@@ -194,6 +194,8 @@ def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
         log_level=options.log_level,
         log_format=options.log_format,
         access_log=options.access_log,
+        trace_endpoint=options.trace_endpoint,
+        trace_sample=options.trace_sample,
         drain_seconds=options.drain_seconds,
         handoff=options.handoff,
         spelled_tokens=options.spelled_tokens,

@@ -29,6 +29,8 @@ from contracts.kinds import (
     TLSCert,
     TLSKey,
     ToolParser,
+    TraceEndpoint,
+    TraceSample,
     UnknownFieldsRule,
     URLText,
 )
@@ -120,6 +122,8 @@ class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
     slo: Slo = ""
     served_model_name: ServedNames = ""
     access_log: AccessLog = True
+    trace_endpoint: TraceEndpoint = ""
+    trace_sample: TraceSample = 0.01
     handoff: HandoffRule = "auto"
     spelled_tokens: SpelledTokens = "text"
     store_ttl: StoreTTL = 86400.0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.keys.caller import Caller
 from gateway.keys.limiter import Limiter
+from gateway.reports.traces import RequestTrace
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt
@@ -22,6 +23,7 @@ class Holdings:
         self._open_requests = open_requests
         self._limiter = limiter
         self._requests: list[Request] = []
+        self._trace: RequestTrace | None = None
         self._over = False
 
     def __enter__(self) -> "Holdings":
@@ -33,15 +35,19 @@ class Holdings:
     async def admit(self, caller: Caller, tokens: int | None) -> Mapping[str, str]:
         return await self._limiter.admit(caller, self.id, tokens)
 
-    async def open(self, prompts: Sequence[AdmittedPrompt], received: float, streaming: bool) -> list[Request]:
+    async def open(
+        self, prompts: Sequence[AdmittedPrompt], received: float, streaming: bool, trace: RequestTrace | None = None
+    ) -> list[Request]:
         """Starts requests for these prompts, unless the HTTP request is over. Raises `APIError`.
 
-        `received` is local time, s. The first request has the id of the HTTP request, the others have new ids.
+        `received` is local time, s. The first request has the id of the HTTP request, the others have new ids. `trace`
+        ends with the HTTP request.
         """
+        self._trace = trace
         requests: list[Request] = []
         for number, prompt in enumerate(prompts):
             name = self._new_id() if number else self.id
-            requests.append(self._open_requests.request(prompt, name, received, streaming))
+            requests.append(self._open_requests.request(prompt, name, received, streaming, trace))
             if not self._over:
                 self._requests.append(requests[-1])
                 await self._open_requests.open(requests[-1])
@@ -53,3 +59,6 @@ class Holdings:
         for request in self._requests:
             self._open_requests.leave(request)
         self._limiter.settle(self.id, sum(request.used for request in self._requests))
+        if self._trace is not None:
+            self._trace.close()
+            self._trace = None

@@ -14,6 +14,7 @@ from gateway.errors import APIError, failed, revoked, timed_out
 from gateway.reports.access_log import log_ended
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
+from gateway.reports.traces import RequestTrace
 from gateway.requests.attempt import Attempt, RetryBudget
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.records import error_of, finished_record, request_record
@@ -97,7 +98,9 @@ class OpenRequests:
 
     # the client's side ----------------------------------------------------------------------------------------------
 
-    def request(self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool) -> Request:
+    def request(
+        self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool, trace: RequestTrace | None = None
+    ) -> Request:
         """Makes a request of an admitted prompt. Raises `APIError` at a shutdown, or if its key was revoked."""
         if self._closed is not None:
             raise self._closed
@@ -109,7 +112,7 @@ class OpenRequests:
             sample = Sample(SampleKey(name, number), prompt, deadline)
             return Stream(sample, self._detokenizer(prompt.markers), received, streaming, self._metrics)
 
-        return Request([stream(number) for number in range(prompt.samples)])
+        return Request([stream(number) for number in range(prompt.samples)], trace)
 
     async def open(self, request: Request) -> None:
         """Starts a new request. Raises `APIError` if it cannot begin."""
@@ -346,7 +349,9 @@ class OpenRequests:
                 self._metrics.choices.request(shapes)
             self._publisher.ended(record)
             if self._logs_ends:
-                log_ended(record)
+                log_ended(record, request.trace.id if request.trace is not None else "")
+            if request.trace is not None:
+                request.trace.ended(record)
 
 
 def _too_slow() -> APIError:

@@ -9,6 +9,7 @@ from msgspec import structs
 from contracts.messages.job import AnyJob, DecodeJob, PrefillJob
 from contracts.messages.packed_ids import IDS_PER_PIECE
 from contracts.scores import Scores
+from gateway.reports.traces import RequestTrace
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
@@ -19,13 +20,14 @@ from pricing.route import Route
 class Request:
     """The samples of one request. Each sample has its own attempts and its own end."""
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[Stream], trace: RequestTrace | None = None) -> None:
         assert streams
         self.id = streams[0].sample.key.request
         self.received = streams[0].received  # local clock, s
         self.queued_at = self.received  # local clock, s
         self.streams = tuple(streams)
         self.samples = tuple(stream.sample for stream in streams)
+        self.trace = trace  # None: not sampled
         self.attempts = 0
         self.tries: deque[Attempt] = deque(maxlen=MAX_RECORDED_ATTEMPTS)
 

@@ -15,6 +15,7 @@ from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, send_events
 from gateway.openai.bodies.unknown_fields import IgnoredFieldsLog, UnknownFields
+from gateway.reports.traces import RequestTrace
 from gateway.requests.holdings import Holdings
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
@@ -71,8 +72,9 @@ class Serving:
         """
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
         await self.admit(request, tokens)
+        trace = self._trace(request, received)
         try:
-            opening = holdings(request).open(admitted.prompts, received, streaming)
+            opening = holdings(request).open(admitted.prompts, received, streaming, trace)
             open = await until_gone(request.receive, opening)  # the requests may have to wait for their turn
         except ClientGone:
             return Response(status_code=STATUS_CLIENT_GONE)
@@ -89,6 +91,14 @@ class Serving:
                 media=media,
             )
         return await self.whole(request, open, collect(streams, parsers, shaper))
+
+    def _trace(self, request: Request, received: float) -> RequestTrace | None:
+        """Begins the request's trace, if it is sampled, and names its position to the client."""
+        traces = self.gateway.traces
+        trace = traces.begin(request.headers, f"POST {request.scope['path']}", received) if traces is not None else None
+        if trace is not None:
+            request.state.told.update(trace.headers())
+        return trace
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
         """Answers with the body that `answer` returns, and ends the request's holdings. Raises `APIError`."""

@@ -30,6 +30,8 @@ from contracts.kinds import (
     TLSKey,
     ToolParser,
     TPOTLimit,
+    TraceEndpoint,
+    TraceSample,
     TTFTLimit,
     UnknownFieldsRule,
 )
@@ -62,6 +64,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     access_log: AccessLog = True
+    trace_endpoint: TraceEndpoint = ""
+    trace_sample: TraceSample = 0.01
     handoff: HandoffRule = "auto"
     request_timeout: Annotated[Seconds, Meta(description="maximum duration of a request, in seconds")] = 600.0
     drain_seconds: Annotated[Seconds, Meta(description="seconds for answers in progress to finish at a shutdown")] = (

@@ -25,6 +25,7 @@ from launcher.ray_process import RAY_EXTRA, needs_ray
 from launcher.stages import StageDisplay
 from launcher.words import answer
 
+TRACES_EXTRA = "otel"
 POLL_PERIOD_S = 0.2
 WITHOUT_SET_UP = ("status", "logs", "restart", "down")
 """Commands about a running instance: without an installation there is none."""
@@ -50,8 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     python = str(ROOT / ".venv" / "bin" / "python")
     try:
         if arguments[0] not in WITHOUT_SET_UP or needs_ray(arguments):
-            extras = ["test"] if arguments[0] == "test" else [RAY_EXTRA] if needs_ray(arguments) else []
-            install(ROOT, extras, os.environ)
+            install(ROOT, extras_of(arguments), os.environ)
         elif not (ROOT / ".venv" / "stamp").is_file():
             raise InstallFailed(f"nothing is installed in {ROOT}/.venv, so nothing of it runs; ./baton up does both")
         return _become(python, [python, "-P", "-m", "launcher", *arguments])
@@ -61,6 +61,14 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nstopped; the next start resumes the installation", file=sys.stderr)
         return 130
+
+
+def extras_of(arguments: Sequence[str]) -> list[str]:
+    """Returns the extras of pyproject.toml that a command needs."""
+    if arguments[0] == "test":
+        return ["test"]
+    traces = any(word.partition("=")[0] == "--trace-endpoint" for word in arguments)
+    return [*([RAY_EXTRA] if needs_ray(arguments) else []), *([TRACES_EXTRA] if traces else [])]
 
 
 def _become(program: str, words: list[str]) -> NoReturn:
