@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -38,6 +39,10 @@ class SLO(Struct, frozen=True):
         return ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms
 
 
+Missed = Literal["none", "ttft", "tpot", "both"]
+"""Limits of an objective that a request has missed."""
+
+
 class Objective(Struct, frozen=True):
     """The wanted times of a request, in ms; None: no limit."""
 
@@ -57,6 +62,12 @@ class Objective(Struct, frozen=True):
     def bounded_by(self, granted: "Objective") -> "Objective":
         """Returns this objective, no stricter than `granted`; no limit where none is granted."""
         return Objective(_later(self.ttft_ms, granted.ttft_ms), _later(self.tpot_ms, granted.tpot_ms))
+
+    def missed(self, ttft_ms: float, tpot_ms: float) -> Missed:
+        """Returns which limits these times exceed."""
+        late = self.ttft_ms is not None and ttft_ms > self.ttft_ms
+        slow = self.tpot_ms is not None and tpot_ms > self.tpot_ms
+        return "both" if late and slow else "ttft" if late else "tpot" if slow else "none"
 
     def limits(self, usual: SLO) -> SLO:
         """Returns the limits of a good request: this objective, or `usual` if it has none."""

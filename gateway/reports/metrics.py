@@ -70,6 +70,7 @@ class Metrics:
         self._success = counter("vllm:request_success", "Requests that finished", "finished_reason")
         self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
         self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
+        self._missed = counter("baton:requests_late", "Finished requests that missed ttft, tpot or both", "missed")
         self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed", "transport", "sealed", "codec")
         self._placed = counter("baton:attempts_placed", "Attempts, by who computes the prompt", "path")
         self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
@@ -132,6 +133,9 @@ class Metrics:
         self._success.labels(self._model, record.reason).inc()
         if record.good:
             self._good.labels(self._model).inc()
+        else:
+            missed = record.objective.missed(record.ttft_ms, record.tpot_ms)
+            self._missed.labels(self._model, missed).inc()
         self._e2e.labels(self._model).observe(record.e2e_ms / 1000)
         self._queue.labels(self._model).observe(record.queue_ms / 1000)
         self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
