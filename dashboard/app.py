@@ -9,20 +9,20 @@ import streamlit as st
 
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
-from dashboard import charts, markup, try_it
+from dashboard import charts, details, history, markup, try_it, windows
 from dashboard.advice import advise
 from dashboard.advice import lately as seen_lately
 from dashboard.asking import GatewayAddress
-from dashboard.figures import glance, judge, progress, rates, refused, sharing, timeline
+from dashboard.figures import judge, progress, rates, refused, sharing
 from dashboard.palette import STAGE_COLOURS
 from dashboard.plan_page import plan_page
 from dashboard.source import Snapshot, Source
+from dashboard.trouble import trouble
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 
 REFRESH_PERIOD_S = 2.0
 HEADER_PERIOD_S = 10.0
-WINDOW_SECONDS = {"1 min": 60.0, "5 min": 300.0, "30 min": 1800.0}
 TIMELINE_INTERVALS = 60
 MAX_TABLE_REQUESTS = 12
 STYLE_FILE = Path(__file__).with_name("style.css")
@@ -60,13 +60,15 @@ def page(config: DashboardConfig) -> None:
     head, window = st.columns([7.6, 2], vertical_alignment="bottom")
     with head:
         _header(source)
-    window.segmented_control("Window", list(WINDOW_SECONDS), default="5 min", key="window", required=True)
+    with window:
+        windows.choose()
     _numbers(source, gateway)
     left, right = st.columns([5, 3], gap="large")
     with left:
         _tables(source)
     with right:
         try_it.show(source, gateway)
+    details.show(source)
 
 
 @st.fragment(run_every=HEADER_PERIOD_S)
@@ -90,9 +92,11 @@ def _numbers(source: Source, gateway: GatewayAddress) -> None:
         return
     if not snapshot.workers:
         st.info(NO_WORKERS)
-    window = WINDOW_SECONDS[st.session_state["window"]]
+    elif (said := trouble(snapshot)) is not None:
+        st.error(f"**{said.what}** {said.help}")
+    window = windows.chosen()
     now, in_progress = snapshot.now, progress(snapshot.gateways)
-    seen = glance(snapshot.finished, now, window)
+    seen = history.glance(snapshot, window)
     st.html(markup.tiles(seen, in_progress, rates(snapshot.samples.values(), now)))
     try_it.volley_progress()
     if snapshot.finished or any(in_progress):
@@ -102,7 +106,7 @@ def _numbers(source: Source, gateway: GatewayAddress) -> None:
 
 
 def _time_lines(snapshot: Snapshot, window: float) -> None:
-    buckets = timeline(snapshot.finished, snapshot.now, window, TIMELINE_INTERVALS)
+    buckets = history.timeline(snapshot, window, TIMELINE_INTERVALS)
     objective = snapshot.gateways[0].objective if snapshot.gateways else NO_OBJECTIVE
     width = window / TIMELINE_INTERVALS
     goodput, ttft, tpot = st.columns([2, 1, 1], gap="medium")

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
 from dashboard.figures import Bucket, Outcome, Spread
-from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS
+from dashboard.history import LoadPoint
+from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, STAGE_COLOURS
 
 Columns = dict[str, list[Any]]
 CHART_HEIGHT_PX = 190
@@ -15,7 +16,8 @@ CHART_PADDING_PX = {"left": 2, "right": 8, "top": 4, "bottom": 2}
 CHARTED_OUTCOMES = (Outcome.GOOD, Outcome.LATE, Outcome.FAILED, Outcome.REFUSED)
 MAX_LIMIT_RATIO = 2.5  # limits above this multiple of the highest value are not drawn
 AGE_LABEL = (
-    "datum.value == 0 ? 'now' : -datum.value >= 60 ? format(-datum.value / 60, '~') + ' min' : -datum.value + ' s'"
+    "datum.value == 0 ? 'now' : -datum.value >= 5400 ? format(-datum.value / 3600, '.3~') + ' h' : "
+    "-datum.value >= 60 ? format(-datum.value / 60, '~') + ' min' : -datum.value + ' s'"
 )
 
 
@@ -52,6 +54,57 @@ def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms:
         _append(columns, (buckets[0].age - width, "limit", limit_ms, 0))
         _append(columns, (0.0, "limit", limit_ms, 0))
     return columns
+
+
+class LoadLine(NamedTuple):
+    """A figure of the roles' load over time."""
+
+    field: str  # of `load_data`
+    name: str
+    note: str
+    unit: str
+    form: str  # of its numbers, in d3's language
+
+
+KV_LINE = LoadLine("kv", "KV in use", "share of the blocks that sequences hold", "of KV blocks", ".0%")
+WAITING_LINE = LoadLine("waiting", "Queue", "sequences that wait on workers, mean", "waiting", "~g")
+
+
+def load_data(points: Sequence[LoadPoint], width: float) -> Columns:
+    """Returns points (age, role, kv, waiting, run); `kv` as a share. `width`: seconds between two points.
+
+    A run is a connected part of a line: a gap ends it.
+    """
+    columns: Columns = {name: [] for name in ("age", "role", "kv", "waiting", "run")}
+    last: dict[str, float] = {}
+    runs: dict[str, int] = {}
+    for point in points:
+        if point.age - last.get(point.role, point.age) > 1.5 * width:
+            runs[point.role] = runs.get(point.role, 0) + 1
+        last[point.role] = point.age
+        run = f"{point.role} {runs.get(point.role, 0)}"
+        _append(columns, (point.age, point.role, point.kv_used, point.waiting, run))
+    return columns
+
+
+@cache
+def load_chart(window: float, line: LoadLine) -> dict[str, Any]:
+    """A line for each role."""
+    roles = ("prefill", "decode")
+    colours = alt.Scale(domain=list(roles), range=[STAGE_COLOURS[role] for role in roles])
+    axis = alt.Axis(tickCount=4, domain=False, ticks=False, titleFontWeight="normal", format=line.form)
+    chart = (
+        alt.Chart(alt.NamedData("data"))
+        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14))
+        .encode(
+            x=_age_axis("age", window, 5),
+            y=alt.Y(f"{line.field}:Q", title=line.unit, scale=alt.Scale(zero=True, nice=True), axis=axis),
+            color=alt.Color("role:N", scale=colours, legend=None),
+            detail="run:N",
+            tooltip=[alt.Tooltip("role:N"), alt.Tooltip(f"{line.field}:Q", format=line.form)],
+        )
+    )
+    return _specification(chart)
 
 
 @cache

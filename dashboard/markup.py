@@ -81,7 +81,7 @@ def tiles(glance: Glance, progress: RequestCounts, rates: TokenRates) -> str:
 
 def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -> str:
     """Returns a table with a row for each worker. `lately`: epoch → sharing of the last minute."""
-    kv_legend = _key(NEUTRAL_COLOUR, "used") + _key(NEUTRAL_COLOUR + PALE_ALPHA, "cached")
+    kv_legend = key(NEUTRAL_COLOUR, "used") + key(NEUTRAL_COLOUR + PALE_ALPHA, "cached")
     heads = (
         "<th>Worker</th><th>State</th>",
         '<th class="n">Running</th><th class="n">Waiting</th>',
@@ -90,12 +90,12 @@ def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -
         f'<th class="n" title="{PREEMPTED_HINT}">Swapped / redone</th>',
         f'<th class="n" title="{GUESSED_HINT}">Drafts</th><th class="n" title="{READ_HINT}">Tokens</th>',
     )
-    return _table(heads, (_worker_row(view, lately.get(view.epoch)) for view in views))
+    return table(heads, (_worker_row(view, lately.get(view.epoch)) for view in views))
 
 
 def requests(records: Iterable[tuple[FinishedRecord, Outcome]], now: float) -> str:
     """Returns a table with a row for each of the last requests, the latest first."""
-    legend = "".join(_key(colour, name) for name, colour in STAGE_COLOURS.items())
+    legend = "".join(key(colour, name) for name, colour in STAGE_COLOURS.items())
     heads = (
         '<th>Ended</th><th>Outcome</th><th class="n" title="of the prompt and of all answers to it">Tokens</th>',
         f'<th class="n" title="{CACHED_HINT}">Cached</th>',
@@ -103,7 +103,7 @@ def requests(records: Iterable[tuple[FinishedRecord, Outcome]], now: float) -> s
         '<th class="n">Total</th>',
         f'<th class="b-wide" title="{STAGE_HELP}">Stages {legend}</th><th class="n">KV moved</th>',
     )
-    return _table(heads, (_request_row(record, verdict, now) for record, verdict in records))
+    return table(heads, (_request_row(record, verdict, now) for record, verdict in records))
 
 
 def way(record: FinishedRecord) -> str:
@@ -160,11 +160,16 @@ def legend(refused: Mapping[str, int]) -> str:
         Outcome.FAILED: "failed",
         Outcome.REFUSED: "refused: 429 or 503",
     }
-    keys = "".join(_key(OUTCOME_COLOURS[v], word) for v, word in words.items())
+    keys = "".join(key(OUTCOME_COLOURS[v], word) for v, word in words.items())
     most = sorted(refused.items(), key=lambda each: -each[1])
     counts = ", ".join(f"{count} {escape(code)}" for code, count in most)
     since = f"<span>refused since the gateways' start: {counts}</span>" if most else ""
     return f'<div class="b-legend">{keys}{since}</div>'
+
+
+def roles() -> str:
+    """Returns the legend of lines by role."""
+    return f'<div class="b-legend">{"".join(key(STAGE_COLOURS[role], role) for role in ("prefill", "decode"))}</div>'
 
 
 def title(text: str, note: str = "", hint: str = "") -> str:
@@ -245,8 +250,8 @@ def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
     shares = f"<b>{_share(used)}</b><em>{'+' + _share(cached) if cached else ''}</em>"
     preempted = f"{kv.preempted_swapped} / {kv.preempted_recomputed}" if load.preemptions else "0"
     return (
-        f'<tr class="b-{view.state}"><td title="{escape(hint)}">{_key(colour, view.role)}'
-        f"<code>{short(view.epoch)}</code></td><td>{_key(STATE_COLOURS[view.state], state)}</td>"
+        f'<tr class="b-{view.state}"><td title="{escape(hint)}">{key(colour, view.role)}'
+        f"<code>{short(view.epoch)}</code></td><td>{key(STATE_COLOURS[view.state], state)}</td>"
         f'<td class="n">{load.running}</td><td class="n">{load.waiting}</td>'
         f'<td class="b-kv" title="{_blocks(load)}{_memory(record) if record else ""}">{bar}{shares}</td>'
         f'<td class="n" title="{kv.wasted_slots} of {kv.used_slots} slots">{_part(kv.wasted_slots, kv.used_slots)}</td>'
@@ -325,7 +330,7 @@ def _preempted(load: WorkerLoad, lately: Sharing | None) -> str:
 
 def _request_row(record: FinishedRecord, verdict: Outcome, now: float) -> str:
     parts = stages(record)
-    outcome = _key(OUTCOME_COLOURS[verdict], verdict.value)
+    outcome = key(OUTCOME_COLOURS[verdict], verdict.value)
     hint = " · ".join(f"{stage.name} {as_ms(stage.ms)}" for stage in parts)
     ends = verdict in (Outcome.FAILED, Outcome.REFUSED)
     reason = f": {escape(record.reason)}" if ends and record.reason else ""
@@ -361,7 +366,7 @@ def _handoff(record: FinishedRecord) -> str:
     return " · ".join([said, *speed, *waits])
 
 
-def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
+def table(heads: Sequence[str], rows: Iterable[str]) -> str:
     body = f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<div class="b-scroll"><table class="b-table">{body}</table></div>'
 
@@ -370,5 +375,5 @@ def _stop(name: str, note: str, ms: float, colour: str) -> str:
     return f'<div style="border-color:{colour}"><b>{name}</b><span>{note}</span><em>{as_ms(ms)}</em></div>'
 
 
-def _key(colour: str, word: str) -> str:
+def key(colour: str, word: str) -> str:
     return f'<span class="b-key"><i style="background:{colour}"></i>{escape(word)}</span>'

@@ -14,8 +14,26 @@ from redis.exceptions import RedisClusterException
 
 from contracts.errors import StoreUnavailable
 from infra.redis.clients import connect_blocking, redacted
-from infra.redis.records import FinishedRecord, GatewayRecord, Role, StatsSample, WorkerLoad, WorkerRecord
-from infra.redis.registry import FINISHED_KEY, MAX_FINISHED, STATS_KEY, TTL_MS, index_key, read_unchecked, record_key
+from infra.redis.records import (
+    FinishedRecord,
+    GatewayRecord,
+    IntervalRecord,
+    Role,
+    StatsSample,
+    WorkerLoad,
+    WorkerRecord,
+)
+from infra.redis.registry import (
+    FINISHED_KEY,
+    INTERVALS_KEY,
+    MAX_FINISHED,
+    MAX_INTERVALS,
+    STATS_KEY,
+    TTL_MS,
+    index_key,
+    read_unchecked,
+    record_key,
+)
 
 CACHE_S = 0.8  # a reading serves all pages for this time
 MAX_BEAT_AGE_S = 3.0  # of a worker's heartbeat, before the worker counts as silent
@@ -49,6 +67,7 @@ class Snapshot(Struct, frozen=True):
     gateways: Sequence[GatewayRecord]
     finished: Sequence[FinishedRecord]
     samples: dict[str, Sequence[StatsSample]]
+    intervals: Sequence[IntervalRecord] = ()  # the gateways' history, in the order of their writing
 
 
 class Source:
@@ -64,6 +83,7 @@ class Source:
         self._latest: Snapshot | StoreUnavailable = StoreUnavailable("not read yet")
         self._known: dict[str, WorkerRecord] = {}
         self._finished: deque[FinishedRecord] = deque(maxlen=MAX_FINISHED)
+        self._intervals: deque[IntervalRecord] = deque(maxlen=MAX_INTERVALS)
         self._samples: dict[str, deque[StatsSample]] = {}
         self._after: dict[str, bytes] = {}  # stream → id of the last entry read
 
@@ -96,6 +116,7 @@ class Source:
         try:
             now = self._server_time()
             self._finished.extend(self._new(FINISHED_KEY, FinishedRecord, MAX_FINISHED))
+            self._intervals.extend(self._new(INTERVALS_KEY, IntervalRecord, MAX_INTERVALS))
             self._sort_samples(self._new(STATS_KEY, StatsSample, FIRST_READ_SAMPLES), now)
             workers = self._workers(now)
             gateways = self._records(GatewayRecord, "gateway", self._index("gateway"))
@@ -107,6 +128,7 @@ class Source:
             list(gateways.values()),
             tuple(self._finished),
             {epoch: tuple(kept) for epoch, kept in self._samples.items()},
+            tuple(self._intervals),
         )
 
     def _server_time(self) -> float:

@@ -79,7 +79,7 @@ class Gateway:
         kept = TenantStore(self._store, secret, config.store_ttl, config.store_bytes)
         self.conversations = Conversations(kept, self._tenants, self._clock.server_now)
         self._signer = Signer(secret, RECORDS)
-        self._publisher = Publisher(self._store, self._signer, self._clock)
+        self._publisher = Publisher(self._store, self._signer, self._clock, self._epoch)
         self._dispatch = Dispatch(
             config, self._epoch, self._store, Sealer(secret, JOB_PURPOSE), self._clock, self.workers, self.metrics
         )
@@ -267,6 +267,9 @@ class Gateway:
 
     async def _record(self) -> GatewayRecord:
         group = self.config.share_port
+        now = self._clock.server_now()
+        if (interval := self._publisher.sums.sample(self.workers, self.requests.waiting(), now)) is not None:
+            self._publisher.interval(interval)
         self.metrics.roles.standing = standing = await self._dispatch.load.standing()
         return GatewayRecord(
             group=group,

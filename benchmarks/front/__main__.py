@@ -4,7 +4,8 @@ Workers are simulated: real sockets, queue and ledger, tokens without cost. The 
 host's clock; the cost of a gateway is the processor time of all its threads. With `--baseline` another checkout takes
 turns with this one in the same run, with its own gateway, ledger and messages. `tokens` has `--streams` streams at
 `--rate`, `streams` 1,000 at 10 tokens/s over four workers, `idle` one request at a time where workers answer at once,
-and `gateways` the load of `tokens`, four times as fast, over one gateway and over two.
+`gateways` the load of `tokens`, four times as fast, over one gateway and over two, `reports` short requests with and
+without traces and access log.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.front.measures import Delivered, added, delivered
+from benchmarks.front.reports import OFF, OUTPUT_TOKENS, tokens_per_core_second, tracing
 from benchmarks.front.system import APIS, Shape, front
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
@@ -86,6 +88,22 @@ def gateways(options: argparse.Namespace, sides: Sides) -> None:
     _measure(f"{options.streams} streams at {rate:g} tokens/s", options, ways, "one gateway")
 
 
+def reports(options: argparse.Namespace, sides: Sides) -> None:
+    begin = partial(front, sides[OURS])
+    with tracing() as words:
+        ways = {
+            "with": partial(tokens_per_core_second, begin, options.api, words),
+            "without": partial(tokens_per_core_second, begin, options.api, OFF),
+        }
+        rounds = in_turns(ways, options.rounds, warm_up=0)
+    print(f"traces of 1% and access log; requests of {OUTPUT_TOKENS} tokens ({options.api})\n")
+    print(head("", "tokens per core-second"))
+    for name in ways:
+        print(row(name, f"{median(each[name] for each in rounds):.0f}"))
+    shares = [each["with"] / each["without"] for each in rounds]
+    print(f"\nwith over without, by rounds: {' '.join(f'{share:.3f}' for share in shares)}", flush=True)
+
+
 def _streamed(
     checkout: Path, options: argparse.Namespace, count: int, rate: float, shape: Shape
 ) -> Callable[[], Delivered]:
@@ -122,6 +140,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Sides], None]] = {
     "streams": streams,
     "idle": idle,
     "gateways": gateways,
+    "reports": reports,
 }
 
 if __name__ == "__main__":

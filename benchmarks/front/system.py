@@ -49,6 +49,7 @@ class Shape:
     workers: int = 1
     gateways: int = 1
     pause: float = 0.1  # s between a worker's steps; 0: it answers at once
+    gateway_words: tuple[str, ...] = ()  # further options of the gateways
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
         words += ["--max-requests", "100000", "--max-connections", "20000", "--served-model-name", MODEL_NAME]
+        words += shape.gateway_words
         if shape.gateways > 1:
             words += ["--share-port", "front"]
         gateways = [

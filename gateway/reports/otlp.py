@@ -64,4 +64,4 @@ class OTLPExporter:
 
     def close(self) -> None:
         self._processor.force_flush(int(FLUSH_TIMEOUT_S * 1000))
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]

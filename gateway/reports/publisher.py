@@ -10,14 +10,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from contracts.errors import StoreRefused, StoreUnavailable
+from gateway.reports.intervals import IntervalSums
 from infra.network.sealing import Signer
 from infra.process.ticking import next_tick
 from infra.redis.clients import Store
-from infra.redis.records import HEARTBEAT_S, FinishedRecord, GatewayRecord
-from infra.redis.registry import add_finished, publish, withdraw
+from infra.redis.records import HEARTBEAT_S, FinishedRecord, GatewayRecord, IntervalRecord
+from infra.redis.registry import add_finished, add_interval, publish, withdraw
 from infra.redis.store import Outage, ServerClock, answered
 
 MAX_WAITING_RECORDS = 10_000  # records of ended requests kept while Redis is away; the oldest are dropped first
+MAX_WAITING_INTERVALS = 120  # an hour
 MAX_RECORDS_PER_WRITE = 256  # records in one write
 FLUSH_INTERVAL_S = 0.1  # s
 MAX_HEARTBEAT_WRITE_S = 1.0  # s; a heartbeat that takes longer means that jobs cannot be written
@@ -29,16 +31,22 @@ log = logging.getLogger("baton.gateway")
 class Publisher:
     """Writes this gateway's records. While Redis is away it keeps the newest."""
 
-    def __init__(self, store: Store, signer: Signer, clock: ServerClock) -> None:
+    def __init__(self, store: Store, signer: Signer, clock: ServerClock, epoch: str) -> None:
         self._store = store
         self._signer = signer
         self._clock = clock
         self._ended: deque[FinishedRecord] = deque(maxlen=MAX_WAITING_RECORDS)
+        self.sums = IntervalSums(epoch)
         self._outage = Outage(log, "requests are refused until it takes writes")
+        self._intervals: deque[IntervalRecord] = deque(maxlen=MAX_WAITING_INTERVALS)
         self.objection = ""  # why Redis accepts no writes now, as a sentence for callers; empty: it accepts them
 
     def ended(self, record: FinishedRecord) -> None:
         self._ended.append(record)
+        self.sums.ended(record)
+
+    def interval(self, interval: IntervalRecord) -> None:
+        self._intervals.append(interval)
 
     async def run(self, current: Callable[[], Awaitable[GatewayRecord]]) -> None:
         """Publishes until cancelled; `current` returns the gateway's own record."""
@@ -61,7 +69,10 @@ class Publisher:
             await next_tick(FLUSH_INTERVAL_S)
 
     async def flush(self) -> None:
-        """Writes the records of ended requests. Raises `StoreUnavailable`."""
+        """Writes the records of ended requests and intervals. Raises `StoreUnavailable`."""
+        while self._intervals:
+            await add_interval(self._store, self._intervals[0])
+            self._intervals.popleft()
         while self._ended:
             batch = [self._ended[place] for place in range(min(MAX_RECORDS_PER_WRITE, len(self._ended)))]
             await add_finished(self._store, batch)

@@ -7,7 +7,7 @@ away or slow, spans are dropped: at most `MAX_QUEUED_SPANS` wait.
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from contracts.errors import ConfigError
 from contracts.version import BATON_VERSION
@@ -24,13 +24,13 @@ NANOSECONDS = 1_000_000_000
 
 
 class Exporter(Protocol):
-    """Makes and sends spans; times in ns since 1970."""
+    """Makes and sends spans; times in ns since 1970, spans as its library has them."""
 
-    def begin(self, name: str, parent: TraceParent | None, at: int) -> tuple[TraceParent, object]: ...
+    def begin(self, name: str, parent: TraceParent | None, at: int) -> tuple[TraceParent, Any]: ...
 
-    def add(self, shape: SpanShape, inside: object, at: int) -> None: ...
+    def add(self, shape: SpanShape, inside: Any, at: int) -> None: ...
 
-    def end(self, span: object, attributes: Attributes, failed: bool, at: int) -> None: ...
+    def end(self, span: Any, attributes: Attributes, failed: bool, at: int) -> None: ...
 
     def close(self) -> None: ...
 

@@ -284,6 +284,51 @@ class FinishedRecord(Struct, frozen=True):
     tries: tuple[AttemptRecord, ...] = ()  # the last `MAX_RECORDED_ATTEMPTS` attempts, in the order of their beginning
 
 
+INTERVAL_S = 30.0
+"""Length of the intervals that gateways sum up for the history, in s of server time."""
+LATENCY_STEPS = 20
+"""Buckets of the interval's latencies for each factor of ten: a bucket's bound is 12% above the one before."""
+
+
+class RoleUse(Struct, frozen=True):
+    """Use of the workers of a role, as means over an interval, summed over workers; KV as a share."""
+
+    running: float
+    waiting: float
+    kv_used: float  # of blocks, 0 to 1
+
+
+class TenantUse(Struct, frozen=True):
+    """Requests and tokens of a tenant that ended in an interval."""
+
+    requests: int = 0
+    good: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+class IntervalRecord(Struct, frozen=True):
+    """What one gateway saw in one interval: the history, after the records of single requests have gone.
+
+    Latencies are counts by bucket; bucket b holds times up to 10^(b / LATENCY_STEPS) ms.
+    """
+
+    gateway: str  # epoch
+    ended_at: float  # server time, s
+    outcomes: dict[str, int] = {}  # good, late, failed, refused or cancelled
+    missed: dict[str, int] = {}  # late requests, by missed limit
+    failed: dict[str, int] = {}  # by error code
+    refused: dict[str, int] = {}  # by error code
+    ttft: dict[int, int] = {}
+    tpot: dict[int, int] = {}
+    prompt_tokens: int = 0  # of requests with an output token
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    waiting: float = 0.0  # requests at the gate, mean
+    roles: dict[str, RoleUse] = {}
+    tenants: dict[str, TenantUse] = {}
+
+
 class StatsSample(Struct, frozen=True):
     """A worker's load at one moment."""
 

@@ -18,12 +18,14 @@ from msgspec import Struct
 
 from infra.network.sealing import Signer
 from infra.redis.clients import Store
-from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
+from infra.redis.records import FinishedRecord, GatewayRecord, IntervalRecord, StatsSample, WorkerRecord
 from infra.redis.store import KEY_PREFIX, answered
 
 TTL_MS = 5_000  # of a record
 FINISHED_KEY = f"{KEY_PREFIX}finished"
 STATS_KEY = f"{KEY_PREFIX}stats"
+INTERVALS_KEY = f"{KEY_PREFIX}intervals"
+MAX_INTERVALS = 12_000  # approximate length of the stream: four days of one gateway, a day of four
 MAX_FINISHED = 10_000  # approximate length of the stream
 MAX_STATS = 20_000  # approximate length of the stream
 MAX_RECORDS = 4096  # read at once, of a kind; bounds the work if Redis is filled with others
@@ -136,6 +138,11 @@ async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
         for record in records:
             pipe.xadd(FINISHED_KEY, {b"json": msgspec.json.encode(record)}, maxlen=MAX_FINISHED, approximate=True)
         await pipe.execute()
+
+
+@answered()
+async def add_interval(store: Store, interval: IntervalRecord) -> None:
+    await store.xadd(INTERVALS_KEY, {b"json": msgspec.json.encode(interval)}, maxlen=MAX_INTERVALS, approximate=True)
 
 
 @answered()

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from contracts.slo import Objective
 from dashboard.app import open_source
-from infra.redis.records import KVCounts, StatsSample, WorkerLoad
+from infra.redis.records import AttemptRecord, KVCounts, StatsSample, WorkerLoad
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,
@@ -62,7 +62,7 @@ def test_the_page_shows_what_the_gateway_judged(app: AppTest, redis_url: str) ->
     assert "92% of 12 good, 1 refused" in html(app) and "96 KiB" in html(app) and "91bc44" in html(app)
     assert "3 rate_limit_exceeded" in html(app)
     assert not app.number_input
-    assert len(app.get("vega_lite_chart")) == 3
+    assert len(app.get("vega_lite_chart")) == 5
     assert "Send 20 requests" not in [button.label for button in app.button]
 
 
@@ -100,3 +100,38 @@ def test_no_gateway_to_ask(app: AppTest, redis_url: str) -> None:
         time.sleep(0.01)
     app.run()
     assert "20 of 20 requests failed: http://127.0.0.1:1 cannot be reached: " in app.warning[0].value
+
+
+def test_the_details_show_misses_tenants_lives_and_one_request(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(service="prefill-0", restarts=3), worker(DECODE), gateway())
+    first = AttemptRecord(1, 1, 5.0, 90.0, PREFILL, DECODE, "worker died")
+    tries = (first, AttemptRecord(2, 1, 95.0, 250.0, "", DECODE, "stop"))
+    late = finished(7, good=False, ttft_ms=900.0, objective=Objective(500.0, 20.0), tenant="acme", tries=tries)
+    end(redis_url, finished(1), late, refused(2))
+    app.run()
+    for part, words in (
+        ("Misses", ("first token after its limit", "objective_out_of_reach")),
+        ("Tenants", ("acme", '<td class="n">0%</td>')),
+        ("Workers", ("prefill-0", '<td class="n">3</td>')),
+    ):
+        app.button_group(key="details").set_value(part).run()
+        assert not app.exception
+        assert all(word in html(app) for word in words), part
+    app.button_group(key="details").set_value("Misses").run()
+    app.number_input(key="what-if-ttft").set_value(1000.0).run()
+    assert "What if: 100% of 2 requests would have been good" in " ".join(one.value for one in app.caption)
+    app.button_group(key="details").set_value("One request").run()
+    app.text_input(key="request-id").set_value(f" chatcmpl-{late.request} ").run()
+    assert "worker died" in html(app) and "tenant acme" in html(app)
+    app.text_input(key="request-id").set_value("<b>no").run()
+    assert "None of the newest requests" in app.caption[-1].value and not app.exception
+
+
+def test_the_banner_stands_while_nothing_can_serve(app: AppTest, redis_url: str) -> None:
+    register(redis_url, worker(DECODE, draining=True), gateway())
+    app.run()
+    assert "all workers are shut down" in app.error[0].value
+    register(redis_url, worker("77bc44aa00112233"))
+    open_source(redis_url)._read_at = -100.0
+    app.run()
+    assert not app.error and not app.exception
