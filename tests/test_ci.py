@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EVERYWHERE = {"bash", "sh", "cat", "dirname", "env", "grep", "nsenter", "sleep", "test", "true", "unshare"}  # essential
 SYSTEM = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin"
-BROUGHT_ALONG = {"redis-cli": "redis-server", "dumpcap": "tshark"}  # by a package that another one depends on
+BROUGHT_ALONG = {"redis-cli": "redis-server", "dumpcap": "tshark", "promtool": "prometheus"}  # by a package that another one depends on
 
 
 def started() -> Iterator[str]:

@@ -70,6 +70,7 @@ LOCAL_IMPORTS = {
     "checkpoints/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
     "checkpoints/model_location.py: huggingface_hub.errors": "the same",
     "checkpoints/model_location.py: tqdm.auto": "the same",
+    "gateway/reports/traces.py: gateway.reports.otlp": "OpenTelemetry, which only an extra installs",
     "engine/backends/choice.py: triton": "a gigabyte that only hosts with a GPU install",
     "engine/backends/choice.py: engine.backends.triton": "the same",
     "engine/model/formats/registry.py: engine.model.gguf.checkpoint": "half a second of the gguf package",
@@ -174,7 +175,7 @@ def test_the_list_of_local_imports_is_true() -> None:
 
 def test_only_tests_need_the_tests_packages() -> None:
     """A benchmark, too, runs where `./baton up` has installed what it needs; what measures a peer in the peer's own."""
-    needed = {base_name(wish) for wish in requirements(ROOT, ["cuda", "ray"])}
+    needed = {base_name(wish) for wish in requirements(ROOT, ["cuda", "ray", "otel"])}
     extra = {base_name(wish) for wish in requirements(ROOT, ["test"])} - needed
     theirs = {module for module, names in packages_distributions().items() if extra & {name.lower() for name in names}}
     assert {"pytest", "hypothesis"} <= theirs

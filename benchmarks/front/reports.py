@@ -11,7 +11,7 @@ from threading import Thread
 
 from benchmarks.front.system import Begin, Shape
 
-REQUESTS = 3000
+REQUESTS = 1000
 OUTPUT_TOKENS = 64  # of each request
 TOGETHER = 64  # requests at once
 PAUSE_S = 0.01  # between a worker's steps
