@@ -12,7 +12,7 @@ log = logging.getLogger(ACCESS_LOGGER)
 def log_ended(record: FinishedRecord, trace: str = "") -> None:
     """`trace`: id of the request's trace, if it is sampled."""
     if log.isEnabledFor(logging.INFO):
-        log.info("request %s", record.request, extra={"fields": access_fields(record, trace)})
+        log.info("request ended", extra={"fields": access_fields(record, trace)})
 
 
 def access_fields(record: FinishedRecord, trace: str) -> dict[str, FieldValue]:

@@ -31,7 +31,8 @@ class LogLine(msgspec.Struct, frozen=True):
 
     def json(self) -> str:
         known = {"time": _time(self.at), "level": self.level.lower(), "service": self.service, "message": self.message}
-        return msgspec.json.encode({**self.fields, **known}).decode()
+        fields = {name: value for name, value in self.fields.items() if name not in known}
+        return msgspec.json.encode(known | fields).decode()
 
     def formed(self, form: LogFormat) -> str:
         return self.json() if form == "json" else self.text()

@@ -1,5 +1,7 @@
 """What was not good, by reason and by tenant, and under other limits."""
 
+from typing import Any
+
 from contracts.slo import Objective
 from dashboard.badput import MISSED_WORDS, Badput, WhatIf, badput, tenants, what_if
 from dashboard.figures import Outcome
@@ -14,7 +16,7 @@ LIMITS = Objective(100.0, 10.0)
 
 
 def test_each_miss_has_its_reason() -> None:
-    late = {"good": False, "objective": LIMITS, "ended_at": NOW}
+    late: dict[str, Any] = {"good": False, "objective": LIMITS, "ended_at": NOW}
     records = [finished(ended_at=NOW), *[finished(ttft_ms=500.0, **late)] * 3, *[finished(tpot_ms=20.0, **late)] * 2]
     records += [finished(ttft_ms=500.0, tpot_ms=20.0, **late), refused(9, ended_at=NOW)]
     records += [finished(outcome="failed", reason="deadline", good=False, ended_at=NOW)]

@@ -20,15 +20,15 @@ LATE = structs.replace(GOOD, good=False, objective=Objective(50.0, 20.0), tenant
 REFUSED = structs.replace(GOOD, outcome="refused", reason="no_workers", good=False, output_tokens=0)
 
 
-def worker(role: str, **load: int) -> Worker:
-    record = WorkerRecord("e", role, "", "", "m", "f", "c", 16, 99, "cpu", "fp32", 0.0)  # type: ignore[arg-type]
-    return Worker(structs.replace(record, load=WorkerLoad(**load)))
+def worker(load: WorkerLoad) -> Worker:
+    record = WorkerRecord("e", "decode", "", "", "m", "f", "c", 16, 99, "cpu", "fp32", 0.0)
+    return Worker(structs.replace(record, load=load))
 
 
 def test_an_interval_ends_with_the_servers_clock_and_has_the_sums_of_its_requests() -> None:
     sums = IntervalSums("g")
-    workers = [worker("decode", running=3, waiting=1, blocks_used=30, blocks_total=100)]
-    workers += [worker("decode", running=1, blocks_used=0, blocks_total=100)]
+    workers = [worker(WorkerLoad(running=3, waiting=1, blocks_used=30, blocks_total=100))]
+    workers += [worker(WorkerLoad(running=1, blocks_used=0, blocks_total=100))]
     assert sums.sample(workers, 4, 10 * INTERVAL_S + 1) is None
     for record in (GOOD, LATE, REFUSED):
         sums.ended(record)
