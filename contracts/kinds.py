@@ -54,8 +54,9 @@ AccessLog = Annotated[
 TraceEndpoint = Annotated[
     str,
     Meta(
+        extra={"metavar": "URL"},
         description="URL of an OpenTelemetry collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; "
-        "empty: no traces"
+        "empty: no traces",
     ),
 ]
 TraceSample = Annotated[
@@ -63,6 +64,7 @@ TraceSample = Annotated[
     Meta(
         ge=0,
         le=1,
+        extra={"metavar": "SHARE"},
         description="share of the requests that are traced; also traced are requests whose traceparent header is "
         "sampled; 0: none",
     ),

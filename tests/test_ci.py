@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EVERYWHERE = {"bash", "sh", "cat", "dirname", "env", "grep", "nsenter", "sleep", "test", "true", "unshare"}  # essential
 SYSTEM = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin"
-BROUGHT_ALONG = {"redis-cli": "redis-server", "dumpcap": "tshark", "promtool": "prometheus"}  # by a package that another one depends on
+# by a package that is installed for another program
+BROUGHT_ALONG = {"redis-cli": "redis-server", "dumpcap": "tshark", "promtool": "prometheus"}
 
 
 def started() -> Iterator[str]:

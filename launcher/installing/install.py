@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     python = str(ROOT / ".venv" / "bin" / "python")
     try:
         if arguments[0] not in WITHOUT_SET_UP or needs_ray(arguments):
-            install(ROOT, extras_of(arguments), os.environ)
+            install(ROOT, extras_of(arguments, os.environ), os.environ)
         elif not (ROOT / ".venv" / "stamp").is_file():
             raise InstallFailed(f"nothing is installed in {ROOT}/.venv, so nothing of it runs; ./baton up does both")
         return _become(python, [python, "-P", "-m", "launcher", *arguments])
@@ -63,11 +63,12 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-def extras_of(arguments: Sequence[str]) -> list[str]:
-    """Returns the extras of pyproject.toml that a command needs."""
+def extras_of(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """Returns the extras of pyproject.toml that a command needs, by its options and by `settings` of the environment."""
     if arguments[0] == "test":
         return ["test"]
     traces = any(word.partition("=")[0] == "--trace-endpoint" for word in arguments)
+    traces = traces or bool(settings.get("BATON_TRACE_ENDPOINT"))
     return [*([RAY_EXTRA] if needs_ray(arguments) else []), *([TRACES_EXTRA] if traces else [])]
 
 
