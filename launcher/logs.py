@@ -1,6 +1,5 @@
 """Prints an instance's log (`baton logs`), or the lines of one service in it, and new lines with `--follow`."""
 
-import re
 import sys
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from contracts.kinds import Count
 from infra.cli import parse
 from launcher.host.held_file import is_held
 from launcher.host.instances import recorded
+from launcher.host.service_lines import is_of
 from launcher.host.state_directory import state_directory
 from launcher.local_instance import local_instance
 from launcher.options import LocalURL
@@ -117,4 +117,4 @@ def _lines(full: Sequence[Path], current: BinaryIO, service: str) -> Iterator[by
 
 def _of(line: bytes, service: str) -> bool:
     """Returns whether a line is the service's, or of one of its processes: `decode` is `decode-0` and `decode-1`."""
-    return not service or re.match(rf"{re.escape(service)}(-\d+)? *\|".encode(), line) is not None
+    return not service or is_of(line, service)

@@ -51,6 +51,13 @@ class ServiceLines:
         return LogLine(self._clock(), level, self._service, text).json()
 
 
+def is_of(line: bytes, service: str) -> bool:
+    """Returns whether a line of the log is the service's, or of one of its processes: `decode-0` of `decode`."""
+    name = rf"{re.escape(service)}(-\d+)?"
+    pattern = rf'.*?"service":"{name}( [^"]*)?"' if line.startswith(b"{") else rf"{name} *\|"
+    return re.match(pattern.encode(), line) is not None
+
+
 def _is_object(text: str) -> bool:
     if not text.startswith("{"):
         return False

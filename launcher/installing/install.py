@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def extras_of(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Returns the extras of pyproject.toml that a command needs, by its options and by `settings` of the environment."""
+    """Returns the extras of pyproject.toml that a command needs, by its options and the environment (`settings`)."""
     if arguments[0] == "test":
         return ["test"]
     traces = any(word.partition("=")[0] == "--trace-endpoint" for word in arguments)

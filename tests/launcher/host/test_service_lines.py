@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.process.log_format import LogLine
 from launcher.host.redis_server import server_binary
-from launcher.host.service_lines import ServiceLines
+from launcher.host.service_lines import ServiceLines, is_of
 
 REDIS_LINE = "4711:M 28 Nov 2026 05:24:57.123 # Can't set maximum open files"
 OURS = LogLine(5.0, "INFO", "decode", "ready").json()
@@ -52,3 +52,11 @@ def test_the_real_server_writes_lines_that_are_recognized(tmp_path: Path) -> Non
         server.communicate()
     lines = ServiceLines("redis", "json", lambda: 0.0)
     assert any("1970-01-01" not in json.loads(lines.formed(line))["time"] for line in found)
+
+
+def test_a_services_lines_are_found_in_both_forms() -> None:
+    texts = ("plain", OURS.replace('"decode"', '"decode-0 rank 1"'), '{"message": "no \\"service\\":\\"gateway\\""')
+    for form in ("text", "json"):
+        for line in (ServiceLines("decode-0", form).formed(text) for text in texts):  # type: ignore[arg-type]
+            assert is_of(line, "decode") and is_of(line, "decode-0")
+            assert not any(is_of(line, other) for other in ("decode-1", "dec", "gateway", "decode-0.*"))
