@@ -73,7 +73,7 @@ class RankedWorker(Worker):
         backend = own.backend
         opened = KVPool(own.pool.spec, [BLOCKS], CUDA, backend.mover, backend.codec, handles=[memory], own=own.pool)
         rank_pools = RankPools([own.pool, opened], whole)
-        peers = Follower(lockstep, RankExecutor(of_rank_1))
+        peers = Follower(lockstep, RankExecutor(of_rank_1, None))
         self.pool = rank_pools  # type: ignore[assignment]
         engine = replace(own, peers=peers, rank_pools=rank_pools)
         self.executor = Executor(engine, (lambda plan, group, layer: None) if signals else None)
