@@ -250,8 +250,11 @@ class DecodeTransfer:
         self._carry_out(self.side.writer_gone(link, self._clock()))
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
-        if (offer := self._sessions.join(link, join, now)) is not None:
+        offer = self._sessions.join(link, join, now)
+        if offer is not None:
             self._carry_out([Send(offer, link)])
+        elif (session := self._sessions.of(link)) is not None and session.landing is not None:
+            session.landing.made = lambda: self._join(link, join, self._clock())
 
     def _arrive(self, link: bytes, arrived: ArrivedPayload, now: float) -> None:
         self._sessions.heard(link, now)

@@ -28,6 +28,7 @@ class NixlLanding:
         self.is_over = False  # the ring could not be made, or is taken away
         self.is_admitted = False  # a writer has said the token of the Offer
         self.ring: NixlRing | None = None
+        self.made: Callable[[], None] = lambda: None  # called when the ring is there, or could not be made
         self._token = bytes.fromhex(token)
 
     def progress(self) -> None:
@@ -86,7 +87,9 @@ class NixlLandings:
             ring = await self._agents.call(NixlRing, self._agents, size)
         except NixlError as error:
             log.warning("KV cannot be received over nixl: %s", error)
-            landing.is_over = True
+            if not landing.is_over:
+                landing.is_over = True
+                landing.made()
             return
         landing.ring = ring
         if landing.is_over:  # meanwhile
@@ -94,6 +97,8 @@ class NixlLandings:
             return
         landing.memory = await self._agents.call(ring.described)
         self.stir()
+        if not landing.is_over:  # meanwhile
+            landing.made()
 
     async def _delete(self, landing: NixlLanding) -> None:
         ring, landing.ring = landing.ring, None

@@ -65,7 +65,7 @@ class PayloadSessions:
             session = known[0]
         self._by_link[link] = (session, now)
         if session.landing is not None and session.landing.memory is None and not session.landing.is_over:
-            return None  # its Join is repeated
+            return None
         sockets, writers = self._payload_sockets, self._writers
         is_open = sockets.shm and "pool" in join.transports and "pool" in sockets.transports
         pool = (writers.fingerprint, writers.counts) if is_open and writers.fingerprint else ()

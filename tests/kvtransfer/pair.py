@@ -47,8 +47,7 @@ WAYS: dict[str, Way] = {
     "ipc": dict(kv_transport="ipc"),
     "pool": dict(kv_transport="pool", frame=CONFIG.frame // PAYLOADS_PER_FRAME),
     "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES_PER_PAYLOAD),  # the same payloads as over the others
-    # Its connections take longer to begin.
-    "nixl": dict(kv_transport="nixl", frame=CONFIG.frame // nixl_channel.FRAMES_PER_PAYLOAD, silence=4.0),
+    "nixl": dict(kv_transport="nixl", frame=CONFIG.frame // nixl_channel.FRAMES_PER_PAYLOAD),
 }
 
 

@@ -26,7 +26,7 @@ from kvtransfer.transports.ring_socket import RingQueueFull, hand_over
 from tests.kvtransfer.descriptors import open_files
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, SPEC, Way, pair, until
-from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
+from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined, quick
 from tests.kvtransfer.world import layer
 from tests.network import KEYS, guarded
 
@@ -165,7 +165,7 @@ async def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> N
 
 
 async def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) -> None:
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         first = await joined(both)
         first.lose("a test")
         both.run(1, BLOCKS)

@@ -34,8 +34,13 @@ from tests.network import KEYS
 QUICK = TransferConfig(
     frame=128 << 10, window=1 << 20, repeat_ms=50, verify_deadline=0.3, silence=1.0, grant_deadline=1.0
 )
+UNHURRIED = replace(QUICK, silence=4.0)  # for connections that take longer to begin
 COPYING = ("pool", "shm", "nixl")  # transports whose payloads are copied when they leave
 BLOCKS = [9, 3, 4, 5, 20, 21, 1, 30]  # two payloads for each layer
+
+
+def quick(way: Way) -> TransferConfig:
+    return UNHURRIED if way["kv_transport"] == "nixl" else QUICK
 
 
 async def joined(both: Pair) -> PrefillLinkDriver:
@@ -112,7 +117,7 @@ HARM: dict[str, Callable[[], dict[int, Fate]]] = {
 
 @pytest.mark.parametrize("harm", HARM)
 async def test_what_is_harmed_is_never_taken(way: Way, harm: str) -> None:
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         link = await joined(both)
         meddler = Meddler(link, HARM[harm]())
         both.run(1, BLOCKS)
@@ -146,7 +151,7 @@ async def test_a_payload_in_the_ring_that_was_altered_is_never_taken() -> None:
 
 
 async def test_repeated_payloads_are_dropped(way: Way) -> None:
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         link = await joined(both)
         before = both.inbound.side.strays  # repeated messages of the first handoff
         Meddler(link, {1: twice, 5: twice})
@@ -159,7 +164,7 @@ async def test_repeated_payloads_are_dropped(way: Way) -> None:
 
 async def test_payloads_of_an_earlier_handoff_are_dropped(way: Way) -> None:
     """They are replayed with their own headers, among those of another handoff."""
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         meddler = Meddler(await joined(both), {})
         both.run(1, BLOCKS)
         await both.unpinned(1)
@@ -200,7 +205,7 @@ async def test_a_payload_that_names_another_sender_is_refused(way: Way) -> None:
         frames[frames.index(encode(header))] = encode(replace(header, sender="prefill-9"))
         return [frames]
 
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         Meddler(await joined(both), {2: another_sender})
         both.run(1, BLOCKS)
         await both.unpinned(1)
@@ -258,7 +263,7 @@ async def test_a_pair_without_a_common_transport_fails_and_says_so(caplog: pytes
 
 async def test_memory_that_is_overwritten_while_its_frame_is_queued_is_never_seen(way: Way) -> None:
     """It is as if its block was given away too early. What was copied when it left arrives as it was."""
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         await joined(both)
         target = both.target
         both.open(1, BLOCKS)
@@ -287,7 +292,7 @@ async def test_blocks_stay_pinned_while_their_frames_are_read(way: Way) -> None:
     The socket's own record tells, or a Credit, whichever is first; frames that a Credit covers leave the list later, at
     the next look.
     """
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         link = await joined(both)
         both.open(1, BLOCKS)
         await until(lambda: not both.asking(), "the Grant does not arrive")
@@ -351,7 +356,7 @@ SENDER_DIES = ["OPENING", "STREAMING", "COMMITTED", "ABORTING"]
 
 @pytest.mark.parametrize("state", SENDER_DIES)
 async def test_a_sender_that_is_killed_in_any_state_frees_the_receiver(way: Way, state: str) -> None:
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         link = await joined(both)
         both.granting = state != "OPENING"
         if state == "COMMITTED":
@@ -379,7 +384,7 @@ RECEIVER_DIES = ["WAITING", "GRANTED", "VERIFYING", "OWNED"]
 
 @pytest.mark.parametrize("state", RECEIVER_DIES)
 async def test_a_receiver_that_is_killed_in_any_state_frees_the_sender(way: Way, state: str) -> None:
-    async with pair(way, QUICK) as both:
+    async with pair(way, quick(way)) as both:
         link = await joined(both)
         both.granting = state != "WAITING"
         if state == "VERIFYING":
