@@ -34,7 +34,8 @@ from tests.network import KEYS
 QUICK = TransferConfig(
     frame=128 << 10, window=1 << 20, repeat_ms=50, verify_deadline=0.3, silence=1.0, grant_deadline=1.0
 )
-UNHURRIED = replace(QUICK, silence=4.0)  # for connections that take longer to begin
+UNHURRIED = replace(QUICK, silence=4.0, grant_deadline=4.0, verify_deadline=1.0)
+"""For connections that take longer to begin."""
 COPYING = ("pool", "shm", "nixl")  # transports whose payloads are copied when they leave
 BLOCKS = [9, 3, 4, 5, 20, 21, 1, 30]  # two payloads for each layer
 

@@ -158,5 +158,6 @@ async def test_the_log_says_why_a_better_way_was_not_taken(tmp_path: Path, caplo
         await network.destroy()
     assert (
         f"KV goes to decode worker {DECODE} over tcp, sealed; not over pool: not offered; not over shm: no "
-        "/nowhere/rings here: another host, or a directory that is not shared (--kv-directory); not over ipc: not offered"
+        "/nowhere/rings here: another host, or a directory that is not shared (--kv-directory); not over ipc: not "
+        "offered"
     ) in caplog.messages
