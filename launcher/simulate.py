@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, structs
@@ -10,10 +10,12 @@ from msgspec import Meta, structs
 from checkpoints.model_location import locate
 from checkpoints.model_size import model_size
 from contracts.errors import BatonError, ConfigError
-from contracts.kinds import Count, FilePath, KVDtype, ModelSource, Positive, Quantization
+from contracts.kinds import Count, FilePath, KVDtype, ModelSource, Positive, Quantization, Seconds
 from infra.cli import parse, spell
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
+from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
+from launcher.autoscale.rules import parse_rules
 from launcher.bench.calibration import Calibration, read_calibration
 from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
@@ -23,6 +25,7 @@ from launcher.plan import model_shape
 from pricing.capacity import Capacity
 from pricing.gpu_rates import GPU_RATES
 from pricing.gpu_step_time import ModelShape, expected_costs, step_seconds
+from pricing.standing import Standing
 from pricing.steps import StepWork
 from simulation.deployment import (
     BLOCK_TOKENS,
@@ -32,6 +35,7 @@ from simulation.deployment import (
     SimulatedDeployment,
     SimulatedDevice,
 )
+from simulation.scaling import Scaling
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from workloads.goodput import Trial
 from workloads.report import Report, make_report
@@ -104,6 +108,15 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         Positive,
         Meta(description="decode steps of an unchanged batch that are one event, at most; 1: exact, and slower"),
     ] = 16
+    autoscale: Annotated[
+        str,
+        Meta(
+            extra={"metavar": "BOUNDS"},
+            description="bounds of the numbers of workers, as on Ray: prefill=1:4,decode=1:8,up=30s,down=300s; "
+            "they begin at --prefill and --decode; empty: the numbers stay",
+        ),
+    ] = ""
+    start_seconds: Annotated[Seconds, Meta(description="seconds that an added worker takes to start")] = 60.0
     dies: Annotated[
         str,
         Meta(
@@ -126,10 +139,25 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
             raise ConfigError("--dies", self.dies, f"expected one of {', '.join(sorted(known)[:8])}, @ and a second")
         return [SimulatedDeath(worker, at_s)]
 
+    def scaling(self) -> Scaling | None:
+        """Returns a new autoscaler, which knows nothing yet; None: the numbers stay. Raises `ConfigError`."""
+        if not self.autoscale:
+            return None
+        rules = parse_rules(self.autoscale, self.slo())
+        if not self.prefill and "prefill" in rules.bounds:
+            raise ConfigError("--autoscale", self.autoscale, "has prefill workers, and --prefill is 0")
+        policy = ScalingPolicy(rules, 0.0)
+
+        def look(standing: Standing, wanted: Mapping[str, int], now: float) -> ScalingChange | None:
+            return policy.look(ScalingInput(standing, 0.0, wanted), now)
+
+        return Scaling(look, self.start_seconds)
+
     def check(self) -> None:
         """Raises `ConfigError` for options that make no load or that exclude each other."""
         self.check_load()
         self.deaths()
+        self.scaling()
         ways = {"--trace": self.trace, "--find-goodput": self.find_goodput, "--sweep": self.sweep}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
@@ -162,8 +190,12 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
     print(f"simulated: {workers} workers, {pool} tokens of KV each; a step lasts {steps}")
     if config.find_goodput or config.sweep:
         return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate), lambda: None)
-    report = simulated_report(config, deployment)
+    simulation = DeploymentSimulation(deployment)
+    report = simulated_report(config, simulation)
     print("\n".join(table(report)))
+    if simulation.scaling is not None:
+        hours = simulation.fleet.paid_s(report.seconds) / 3600
+        print(f"workers   {hours:.3g} worker-hours, {simulation.scaling.changes} changes by --autoscale")
     write_report(config.json, report)
     write_html(config.html, "simulated", [SweptCurve("", [Trial(config.rate, report, config.share)])])
     return SOME_FAILED if report.errors else ALL_ANSWERED
@@ -171,12 +203,13 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
 
 def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float) -> Trial:
     at_rate = structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
-    return Trial(rate, simulated_report(at_rate, deployment), config.share)
+    return Trial(rate, simulated_report(at_rate, DeploymentSimulation(deployment)), config.share)
 
 
-def simulated_report(config: SimulateConfig, deployment: SimulatedDeployment) -> Report:
-    simulation = DeploymentSimulation(deployment)
-    outcomes = simulation.run(config.timed_requests(random.Random(config.seed + 1)), config.deaths())
+def simulated_report(config: SimulateConfig, simulation: DeploymentSimulation) -> Report:
+    """Runs the load. Raises `ConfigError` for a trace that cannot be read."""
+    requests = config.timed_requests(random.Random(config.seed + 1))
+    outcomes = simulation.run(requests, config.deaths(), config.scaling())
     simulation.check_conservation()
     load = {each.option: each.text for each in spell(config) if not each.usual}
     return make_report(outcomes, config.slo(), server="simulated", model=config.model, load=load)

@@ -23,8 +23,10 @@ from gateway.requests.sample import AdmittedPrompt, Fate, Sample, State
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from gateway.workers.prompt_keys import prompt_keys
+from gateway.workers.standing import StandingSurvey
 from infra.config.gateway import GatewayConfig
 from pricing.route import Choice
+from pricing.standing import Standing
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.timeline import Timeline
 from simulation.token_ids import token_ids
@@ -83,6 +85,13 @@ class SimulatedGateway:
     def __len__(self) -> int:
         """Number of requests in progress, and of conversations in a pause."""
         return len(self._open) + self._pauses
+
+    def standing(self) -> Standing:
+        """Returns what the gateway publishes of its workers, for an autoscaler."""
+        survey = StandingSurvey(self._workers, self._load.demand, self._timeline.now)
+        for _ in survey.steps():
+            pass
+        return survey.standing(self._entrance.gate.tokens)
 
     # a request's beginning ------------------------------------------------------------------------------------------
 

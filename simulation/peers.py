@@ -58,10 +58,13 @@ class SimulatedPeers:
         self._timeline.after(PING_INTERVAL_S, lambda: self._ping(peer))
 
     def _beat(self, peer: SimulatedPeer) -> None:
-        worker = peer.worker
-        if worker.alive:
-            peer.renew(self._record(worker, self._links.links_of(worker)), self._timeline.now)
+        if peer.worker.alive:
+            self.renew(peer)
             self._timeline.after(HEARTBEAT_S, lambda: self._beat(peer))
+
+    def renew(self, peer: SimulatedPeer) -> None:
+        """Takes the worker's record as it is now."""
+        peer.renew(self._record(peer.worker, self._links.links_of(peer.worker)), self._timeline.now)
 
     def _record(self, worker: SimulatedWorker, links: list[KVLink]) -> WorkerRecord:
         spec, device = worker.spec, worker.device
@@ -79,6 +82,7 @@ class SimulatedPeers:
             dtype=spec.dtype,
             started_at=0.0,
             load=worker.status.load,
+            draining=worker.status.draining,
             memory=Memory(token_bytes=spec.token_bytes()),
             links=links,
             place=HostLocation(worker.epoch, worker.epoch),

@@ -12,9 +12,9 @@ from gateway.workers.liveness import RECONNECT_WITHIN_S
 from infra.redis.records import Role
 from kvtransfer.events import CancelAttempt
 from simulation.deployment import SimulatedDeployment
+from simulation.fleet import SimulatedFleet
 from simulation.gateway import SimulatedGateway
-from simulation.links import SimulatedLinks
-from simulation.peers import SimulatedPeers
+from simulation.scaling import FleetScaling, Scaling
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
 from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
@@ -33,29 +33,28 @@ class SimulatedDeath(Struct, frozen=True):
 
 
 class DeploymentSimulation:
-    """A deployment in simulated time. Prefill workers are called p1, p2, …; decode workers d1, d2, and so on."""
+    """A deployment in simulated time."""
 
     def __init__(self, deployment: SimulatedDeployment, objective: Objective = NO_OBJECTIVE) -> None:
         self.timeline = Timeline()
-        self.workers: dict[str, SimulatedWorker] = {}
+        self.fleet = SimulatedFleet(self.timeline, deployment, self)
         self._deployment = deployment
-        self._links = SimulatedLinks(self.timeline, deployment.transfer, deployment.link)
-        self._peers = SimulatedPeers(self.timeline, self._links, deployment.front_s)
         self.gateway = SimulatedGateway(
-            self.timeline,
-            deployment.gateway,
-            self._peers,
-            deployment.front_s,
-            objective,
-            self._cancel,
+            self.timeline, deployment.gateway, self.fleet.peers, deployment.front_s, objective, self._cancel
         )
         self._coming = 0
+        self.scaling: FleetScaling | None = None
         roles: tuple[tuple[Role, int], ...] = (("prefill", deployment.prefill), ("decode", deployment.decode))
         for role, number in roles:
-            for at in range(1, number + 1):
-                self._add(f"{role[0]}{at}", role)
+            for _ in range(number):
+                self.fleet.add(role, paid_from=0.0)
 
-    def run(self, requests: Iterable[TimedRequest], deaths: Iterable[SimulatedDeath] = ()) -> list[RequestOutcome]:
+    def run(
+        self,
+        requests: Iterable[TimedRequest],
+        deaths: Iterable[SimulatedDeath] = (),
+        scaling: Scaling | None = None,
+    ) -> list[RequestOutcome]:
         """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival."""
         timeline = self.timeline
         for each in requests:
@@ -63,45 +62,36 @@ class DeploymentSimulation:
             timeline.at(each.due_s, partial(self._arrives, each))
         for death in deaths:
             timeline.at(death.at_s, partial(self._dies, death.worker))
+        if scaling is not None:
+            self.scaling = FleetScaling(timeline, self.fleet, scaling, self.gateway.standing)
         timeline.run(lambda: not self._coming and not len(self.gateway))
         last = timeline.now + SETTLE_S
-        timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self._living()))
+        timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))
         return sorted(self.gateway.outcomes, key=lambda each: each.due_s)
 
     def check_conservation(self) -> None:
         """Raises AssertionError unless all living workers are idle, and all their blocks are free or cached."""
-        for worker in self._living():
+        for worker in self.fleet.living():
             assert not worker.busy(), f"{worker.epoch} still has work"
             worker.scheduler.check_invariants()
             assert worker.blocks.used_count == 0, f"{worker.epoch} holds {worker.blocks.used_count} blocks"
-
-    def _living(self) -> list[SimulatedWorker]:
-        return [each for each in self.workers.values() if each.alive]
-
-    def _add(self, epoch: str, role: Role) -> None:
-        device = self._deployment.device_of(role)
-        worker = SimulatedWorker(self.timeline, epoch, role, device, self, self._deployment.repeats)
-        self.workers[epoch] = worker
-        self._links.add(worker)
-        self._peers.add(worker)
 
     def _arrives(self, request: TimedRequest) -> None:
         self._coming -= 1
         self.gateway.arrives(request)
 
     def _dies(self, epoch: str) -> None:
-        worker, peer = self.workers[epoch], self._peers.directory.get(epoch)
-        assert peer is not None
-        worker.alive = False
-        self._links.died(worker)
+        if not self.fleet.workers[epoch].alive:
+            return  # it has gone before
+        peer = self.fleet.die(epoch)
         self.timeline.after(RECONNECT_WITHIN_S, partial(self.gateway.died, peer))
 
     def _cancel(self, epoch: str, key: AttemptKey) -> None:
-        worker = self.workers[epoch]
+        worker = self.fleet.workers[epoch]
         if worker.alive:
             worker.post(Kill(key, "cancelled"))
             if worker.role == "decode":
-                self._links.from_decode(worker, CancelAttempt(key))
+                self.fleet.links.from_decode(worker, CancelAttempt(key))
 
     def posted(self, worker: SimulatedWorker, event: Any) -> None:
         """Carries an event of a worker's engine to the gateway, or to the other end of a handoff."""
@@ -119,6 +109,6 @@ class DeploymentSimulation:
             case Phase():
                 pass  # only a gateway that misses tokens asks for it
             case _ if worker.role == "prefill":
-                self._links.from_prefill(worker, event)
+                self.fleet.links.from_prefill(worker, event)
             case _:
-                self._links.from_decode(worker, event)
+                self.fleet.links.from_decode(worker, event)

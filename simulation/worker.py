@@ -112,9 +112,6 @@ class SimulatedWorker:
     def busy(self) -> bool:
         return self._step is not None or bool(self._inbox) or self.policy.busy()
 
-    def die(self) -> None:
-        self.alive = False
-
     def _wake(self) -> None:
         if self._step is None and not self._round_is_due and self.alive:
             self._round_is_due = True

@@ -28,6 +28,7 @@ from launcher.endpoint import ClientEndpoint
 from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
 from pricing.steps import StepCosts
+from simulation.simulation import DeploymentSimulation
 from workloads.report import Report
 
 SLEPT = StepCosts(step=0.04, prompt_token=5e-4, pair=1e-8, sequence=1e-3, context_token=1e-6)
@@ -137,7 +138,7 @@ def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
     load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
     costs = str(directory / f"{set_up.deployment} costs.json")
     config = SimulateConfig(**{**load, "model": "sleeper", "prefill": prefill, "decode": decode, "costs": costs})
-    report = simulated_report(config, simulated_deployment(config))
+    report = simulated_report(config, DeploymentSimulation(simulated_deployment(config)))
     set_up.file(directory, "simulated").write_bytes(msgspec.json.encode(report))
     return report
 

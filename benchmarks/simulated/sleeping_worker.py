@@ -18,6 +18,7 @@ from torch import Tensor
 import decode_service.__main__ as decode
 import prefill_service.__main__ as prefill
 from engine.model.batch import Batch
+from engine.model.config import ModelConfig
 from engine.model.model import Model, Stored
 from engine.start.load import LoadedEngine, load_engine
 from infra.cli import parse_or_exit
@@ -41,12 +42,12 @@ def work_of(batch: Batch) -> StepWork:
 class SleepingModel:
     """Sleeps in place of a model's layers; its head is the model's own."""
 
-    def __init__(self, engine: LoadedEngine, costs: StepCosts) -> None:
-        self._model: Model[Any] = engine.model
+    def __init__(self, model: Model[Any], costs: StepCosts, layers: int, width: int, dtype: torch.dtype) -> None:
+        self._model = model
         self._costs = costs
-        self._layers = len(engine.model_config.layers)
-        self._width = engine.model_config.hidden_size
-        self._dtype = engine.backend.dtype
+        self._layers = layers
+        self._width = width
+        self._dtype = dtype
 
     def weights_bytes(self) -> int:
         return self._model.weights_bytes()
@@ -71,7 +72,10 @@ def main() -> int:
         engine = load_engine(*words, **settings)
         seed = structs.replace(engine.costs, **{name: getattr(costs, name) for name in COEFFICIENT_NAMES})
         rates = StartRates(1 / costs.prompt_token, engine.rates.host_bytes_per_second)
-        return replace(engine, model=SleepingModel(engine, costs), costs=seed, rates=rates)
+        config = engine.model_config
+        assert isinstance(config, ModelConfig), "the model is one of ours"
+        model = SleepingModel(engine.model, costs, len(config.layers), config.hidden_size, engine.backend.dtype)
+        return replace(engine, model=model, costs=seed, rates=rates)
 
     if module == "prefill_service":
         return serve("prefill", parse_or_exit(WorkerConfig, module), prefill.role, load)

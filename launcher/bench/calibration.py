@@ -81,7 +81,8 @@ def calibrate(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> Cali
 
 async def _alone(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> list[Timings]:
     """Sends requests one after the other, and returns the timings of their answers. Raises `GatewayError`."""
-    workload = Workload(*(Lengths(tokens, tokens) for tokens in (ALONE_PROMPT_TOKENS, ALONE_OUTPUT_TOKENS)))
+    prompt = Lengths(ALONE_PROMPT_TOKENS, ALONE_PROMPT_TOKENS)
+    workload = Workload(prompt, Lengths(ALONE_OUTPUT_TOKENS, ALONE_OUTPUT_TOKENS))
     requests = islice(workload.requests(random.Random()), ALONE_REQUESTS)
     async with http_client(endpoint, config.timeout) as client:
         sender = Sender(client, model, config.vocabulary)

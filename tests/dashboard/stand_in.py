@@ -13,11 +13,14 @@ WORDS = ("Once ", "a ", "fox ", "held ", "a ", "<b>lantern</b>", ".")
 
 
 class StandIn:
-    """Serves while it is entered. The question decides: `refuse`, `fail inside`, `break off`; else a story."""
+    """Serves while it is entered. The question decides: `refuse`, `fail inside`, `break off`; else a story.
 
-    def __init__(self, redis: str = "") -> None:
+    `stats`: the answer to GET /stats.
+    """
+
+    def __init__(self, redis: str = "", stats: dict[str, Any] | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
-        self._server = _Server(redis, self.asked)
+        self._server = _Server(redis, self.asked, stats)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -34,8 +37,9 @@ class StandIn:
 class _Server(ThreadingHTTPServer):
     request_queue_size = 64  # connections at once that a busy machine has not yet taken
 
-    def __init__(self, redis: str, asked: list[dict[str, Any]]) -> None:
+    def __init__(self, redis: str, asked: list[dict[str, Any]], stats: dict[str, Any] | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.stats = stats
         self.redis, self.asked, self.numbers = redis, asked, itertools.count(1)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -51,6 +55,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def do_GET(self) -> None:
+        if self.path == "/stats" and self.server.stats is not None:
+            self._json(200, self.server.stats)
+            return
         self._json(200, {"object": "list", "data": [{"id": "demo", "object": "model"}]})
 
     def do_POST(self) -> None:

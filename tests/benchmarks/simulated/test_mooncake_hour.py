@@ -1,0 +1,27 @@
+"""The generated hour has the published figures, and is a trace that `simulate` reads."""
+
+import random
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+import pytest
+
+from benchmarks.simulated.mooncake_hour import REQUESTS, generate
+from workloads.trace import read_trace
+
+
+def test_the_hour_has_the_published_figures(tmp_path: Path) -> None:
+    rows = generate(random.Random(0))
+    assert len(rows) == REQUESTS and rows[-1].timestamp < 3_600_000
+    assert fmean(row.input_length for row in rows) == pytest.approx(8596, rel=0.05)
+    assert fmean(row.output_length for row in rows) == pytest.approx(182, rel=0.05)
+    seen: set[int] = set()
+    blocks = found = 0
+    for row in rows:
+        blocks, found = blocks + len(row.hash_ids), found + sum(each in seen for each in row.hash_ids)
+        seen.update(row.hash_ids)
+    assert found / blocks == pytest.approx(0.59, abs=0.03)
+    (tmp_path / "hour").write_bytes(b"\n".join(map(msgspec.json.encode, rows[:50])))
+    read = list(read_trace(tmp_path / "hour"))
+    assert [each.request.prompt_tokens for each in read] == [row.input_length for row in rows[:50]]
