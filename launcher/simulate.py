@@ -35,7 +35,7 @@ from simulation.deployment import (
     SimulatedDeployment,
     SimulatedDevice,
 )
-from simulation.scaling import Scaling
+from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from workloads.goodput import Trial
 from workloads.report import Report, make_report
@@ -139,7 +139,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
             raise ConfigError("--dies", self.dies, f"expected one of {', '.join(sorted(known)[:8])}, @ and a second")
         return [SimulatedDeath(worker, at_s)]
 
-    def scaling(self) -> Scaling | None:
+    def scaling(self) -> SimulatedScaling | None:
         """Returns a new autoscaler, which knows nothing yet; None: the numbers stay. Raises `ConfigError`."""
         if not self.autoscale:
             return None
@@ -151,7 +151,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         def look(standing: Standing, wanted: Mapping[str, int], now: float) -> ScalingChange | None:
             return policy.look(ScalingInput(standing, 0.0, wanted), now)
 
-        return Scaling(look, self.start_seconds)
+        return SimulatedScaling(look, self.start_seconds)
 
     def check(self) -> None:
         """Raises `ConfigError` for options that make no load or that exclude each other."""

@@ -28,7 +28,7 @@ class FleetChange(Protocol):
         """The epoch of the worker that goes."""
 
 
-class Scaling(Struct, frozen=True):
+class SimulatedScaling(Struct, frozen=True):
     """Decides by a standing, the wanted workers by role and the time, s; a new worker serves after `start_s`."""
 
     look: Callable[[Standing, Mapping[str, int], float], FleetChange | None]
@@ -39,7 +39,7 @@ class FleetScaling:
     """Carries out what an autoscaler decides: a worker that goes drains first, and is paid until it has."""
 
     def __init__(
-        self, timeline: Timeline, fleet: SimulatedFleet, scaling: Scaling, standing: Callable[[], Standing]
+        self, timeline: Timeline, fleet: SimulatedFleet, scaling: SimulatedScaling, standing: Callable[[], Standing]
     ) -> None:
         self._timeline = timeline
         self._fleet = fleet

@@ -14,7 +14,7 @@ from kvtransfer.events import CancelAttempt
 from simulation.deployment import SimulatedDeployment
 from simulation.fleet import SimulatedFleet
 from simulation.gateway import SimulatedGateway
-from simulation.scaling import FleetScaling, Scaling
+from simulation.scaling import FleetScaling, SimulatedScaling
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
 from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
@@ -53,7 +53,7 @@ class DeploymentSimulation:
         self,
         requests: Iterable[TimedRequest],
         deaths: Iterable[SimulatedDeath] = (),
-        scaling: Scaling | None = None,
+        scaling: SimulatedScaling | None = None,
     ) -> list[RequestOutcome]:
         """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival."""
         timeline = self.timeline

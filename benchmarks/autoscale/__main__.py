@@ -19,14 +19,14 @@ from launcher.autoscale.policy import ScalingInput
 from launcher.autoscale.rules import parse_rules
 from launcher.simulate import SimulateConfig, simulated_deployment
 from launcher.stages import StageDisplay
-from simulation.scaling import Scaling
+from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation
 from workloads.report import make_report
 
 COLUMNS = "workers", "good requests", "worker-hours", "changes", "TTFT p90, s", "TPOT p90, ms"
 
 
-def measure(config: SimulateConfig, scaling: Scaling | None) -> list[str]:
+def measure(config: SimulateConfig, scaling: SimulatedScaling | None) -> list[str]:
     """Simulates the wave, and returns the cells of a line. Raises `ConfigError`."""
     simulation = DeploymentSimulation(simulated_deployment(config))
     outcomes = simulation.run(config.timed_requests(random.Random(config.seed + 1)), scaling=scaling)
@@ -38,9 +38,9 @@ def measure(config: SimulateConfig, scaling: Scaling | None) -> list[str]:
     return [f"{report.good_share:.2%} of {report.requests}", f"{hours:.2f}", str(changes), *times]
 
 
-def thresholds(config: SimulateConfig) -> Scaling:
+def thresholds(config: SimulateConfig) -> SimulatedScaling:
     compared = Thresholds(parse_rules(config.autoscale, config.slo()))
-    return Scaling(
+    return SimulatedScaling(
         lambda standing, wanted, now: compared.look(ScalingInput(standing, 0.0, wanted), now), config.start_seconds
     )
 
@@ -49,9 +49,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscale", description=__doc__)
     parser.add_argument("--peak", type=float, default=24.0, help="requests/s; the wave begins at 1")
     parser.add_argument("--seconds", type=float, default=900.0, help="of the wave")
-    parser.add_argument("--autoscale", default="prefill=1:8,decode=1:8,up=10s,down=120s")
+    parser.add_argument("--autoscale", default="prefill=1:8,decode=1:8,up=5s,down=120s")
     parser.add_argument("--start", type=float, default=15.0, help="s that a worker takes to start")
-    parser.add_argument("--fixed", default="3+5", help="fixed prefill and decode workers, with commas between them")
+    parser.add_argument("--fixed", default="5+3", help="fixed prefill and decode workers, with commas between them")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
@@ -60,7 +60,7 @@ def main() -> int:
             write_config(Path(model), "llama-3.1-8b")
             config = SimulateConfig(
                 model=model,
-                gpu="H100",
+                gpu="H200",
                 kv_dtype="fp8",
                 rate=1.0,
                 peak=given.peak,

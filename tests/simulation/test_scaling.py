@@ -7,7 +7,7 @@ from itertools import takewhile
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import Bounds, Rules
 from pricing.standing import Standing
-from simulation.scaling import Scaling
+from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation
 from tests.simulation.device import SLO_OF_TESTS, deployment, report, requests
 from workloads.arrivals import Arrivals
@@ -23,9 +23,11 @@ def wave() -> Sequence[TimedRequest]:
     return timed(times, Workload(Lengths(500, 1500), Lengths(10, 40)).requests(chance), 1 << 20)
 
 
-def by_policy(start_s: float) -> Scaling:
+def by_policy(start_s: float) -> SimulatedScaling:
     policy = ScalingPolicy(RULES, 0.0)
-    return Scaling(lambda standing, wanted, now: policy.look(ScalingInput(standing, 0.0, wanted), now), start_s)
+    return SimulatedScaling(
+        lambda standing, wanted, now: policy.look(ScalingInput(standing, 0.0, wanted), now), start_s
+    )
 
 
 def test_the_policy_adds_a_worker_while_a_wave_needs_it() -> None:
@@ -51,7 +53,7 @@ def test_a_worker_that_goes_finishes_what_it_has() -> None:
 
     coming = requests(9.0, 16.0)
     simulation = DeploymentSimulation(deployment(1, 1))
-    found = report(simulation.run(coming, scaling=Scaling(look, 3.0)))
+    found = report(simulation.run(coming, scaling=SimulatedScaling(look, 3.0)))
     simulation.check_conservation()
     assert found.answered == len(coming)
     assert seen[3:8] == [(1, 1), (1, 1), (1, 2), (1, 2), (2, 2)] and seen[11] == (2, 2) and seen[-1] == (1, 1)
