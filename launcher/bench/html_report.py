@@ -124,7 +124,7 @@ def throughput_curve(curve: SweptCurve, limit_ms: float) -> Curve:
     for (x, y), (next_x, next_y) in pairwise(points):
         if x <= limit_ms < next_x:
             crossing = y + (next_y - y) * (limit_ms - x) / (next_x - x)
-            marks = [(limit_ms, crossing, f"{crossing:.3g} tokens/s")]
+            marks = [(limit_ms, crossing, f"{crossing:,.0f} tokens/s")]
     return Curve(curve.name, points, marks)
 
 

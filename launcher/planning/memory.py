@@ -53,13 +53,13 @@ def _device(config: PlanConfig, size: ModelSize, shape: ModelShape, device: Plan
         f"{device.name} ({gpu.memory / 1e9:.0f} GB): one reads the weights in {read_ms:.3g} ms, and computes a token "
         f"in {multiply_ms:.2g} ms: up to {max(1, int(read_ms / multiply_ms))} sequences, reading bounds a step"
     )
-    gpus = gpus_needed(shape, gpu, USABLE_MEMORY_SHARE, length)
+    gpus = gpus_needed(shape, gpu, USABLE_MEMORY_SHARE, length * max(1, config.batch))
     if config.tokens_per_s and device.price is not None:
         price = device.price.dollars_per_hour
         dollars = dollars_per_million(price, config.tokens_per_s)
         yield f"  at {config.tokens_per_s:g} tokens/s and ${price:g}/h: ${dollars:.3f} a million"
     if gpus is None:
-        yield f"  weights and one sequence do not fit into {MAX_GPUS} devices; quantized weights are smaller"
+        yield f"  weights and KV do not fit into {MAX_GPUS} devices; quantized weights are smaller"
         return
     if gpus > 1:
         widths = [width for width in WIDTHS if width >= gpus and size.attention.divides_among(width)]

@@ -39,7 +39,7 @@ def test_the_well_known_figures_of_70_billion_weights(model: str, capsys: pytest
     assert "multiplied by 68.5 billion weights\nweights 139 GB" in output
     assert "327.7 kB = 80 layers x 2048 values (GQA: 2 x 8 KV heads x 128) x 2 bytes" in output
     assert "H100 (80 GB): one reads the weights in 41.5 ms, and computes a token in 0.14 ms" in output
-    assert output.count("does not fit into one: --tensor-parallel 2 holds it") == 1
+    assert output.count("does not fit into one: --tensor-parallel 4 holds it") == 1
     assert output.count("does not fit into one: --tensor-parallel 8 holds it") == 1
     assert "at 10000 tokens/s and $3/h: $0.083 a million" in output
     shares = [float(share) for share in re.findall(r"([0-9.]+)%", output.partition("L4")[0])]
