@@ -20,7 +20,7 @@ NEW_SECRET = (
 )
 ONE_DECODE_WORKER = (
     "note: --decode 1: during a roll-out {} until the new decode worker is ready; --worker-surge 1 starts it before the"
-    " old one stops, on a free GPU"
+    " old one stops, if the cluster has room"
 )
 OWN_IMAGE = (
     f"note: --image: {IMAGE!r} is in no registry; build it (docker build -t REGISTRY/{IMAGE} .), push it to a registry"

@@ -145,7 +145,7 @@ def test_each_command_explains_its_options(command: str, capsys: pytest.CaptureF
         main([command, "--help"])
     shown = capsys.readouterr().out
     assert f"./baton {command}" in shown
-    assert "options:" in shown
+    assert "\n  --" in shown
 
 
 def test_an_unknown_service_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,13 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.slo import Timings
-from launcher.chat import timings_line
-from launcher.options import ROOT
+from infra.cli import parse
+from launcher.__main__ import main
+from launcher.chat import SMALLEST, timings_line
+from launcher.options import ROOT, UpConfig
 from tests.waiting import wait_until
 
 ANSWER = ["Once ", "upon ", "a ", "time ", "🦊"]
@@ -157,6 +160,18 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_leaves(gateway: Gateway) -> None:
     finally:
         os.close(terminal)
     assert [message["content"] for message in gateway.requests[1]["messages"]] == ["hello", "Once upon ", "again"]
+
+
+def test_alone_starts_one_worker_and_no_dashboard_and_says_if_it_cannot(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    up = parse(UpConfig, SMALLEST, "baton up")
+    assert (up.prefill, up.decode, up.dashboard_port) == (0, 1, 0)
+    assert main(["chat", "--alone", str(tmp_path / "no-model")]) == 1
+    first, last = capfd.readouterr().err.splitlines()
+    assert (
+        first.startswith(f"error: --model: '{tmp_path / 'no-model'}': ") and last == "error: the instance did not start"
+    )
 
 
 def test_timings_in_words() -> None:
