@@ -13,7 +13,7 @@ from gateway.openai.admission import PromptAdmission
 from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.parsing import check_messages, converted, json_object
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
-from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool
+from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool, CustomTool
 from gateway.openai.bodies.unknown_fields import REFUSED, UnknownFields
 from infra.fair_queueing.turns import TenantShare
 
@@ -33,7 +33,7 @@ class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Body of /tokenize for a chat, which the model's template renders."""
 
     messages: Messages
-    tools: Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ChatTool | CustomTool], Meta(max_length=MAX_TOOLS)] | None = None
     model: str | None = None
     add_special_tokens: Literal[False] | None = None  # the template has them
     add_generation_prompt: bool | None = None  # the beginning of the assistant's answer; true by default

@@ -13,6 +13,14 @@ ASSUMED_ARGUMENT_CHARS = 1024  # assumed size of arguments that are an object
 MAX_MESSAGES = 2048  # of one chat
 TEXT_PART_TYPES = ("text", "refusal")
 
+CALL_SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        {"required": [one], "properties": {one: {"type": "object"}, other: {"type": "null"}}}
+        for one, other in (("function", "custom"), ("custom", "function"))
+    ]
+}
+"""What `ToolCall` checks because types cannot express it."""
+
 
 class TextPart(Struct, frozen=True, kw_only=True):
     """A text part of a message. Other types of parts are refused by name."""
@@ -31,7 +39,9 @@ class Message(Struct, frozen=True, kw_only=True):
     role: Role
     content: str | list[TextPart] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
-    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_calls: (
+        Annotated[list[Annotated[ToolCall, Meta(extra_json_schema=CALL_SCHEMA)]], Meta(max_length=MAX_TOOLS)] | None
+    ) = None
     tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
     function_call: CalledFunction | None = None
     refusal: str | None = None

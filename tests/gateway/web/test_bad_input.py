@@ -264,8 +264,8 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a call of nothing": (
         {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}]},
-        "missing_required_parameter",
-        "messages[0].tool_calls[0].function",
+        "invalid_value",
+        "messages[0].tool_calls[0]",
     ),
     "too long": (
         {"messages": [{"role": "user", "content": "z" * 2000}]},
@@ -288,7 +288,11 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         "invalid_value",
         "tools",
     ),
-    "another kind of tool": ({"messages": MESSAGES, "tools": [{"type": "web"}]}, "invalid_value", "tools[0].type"),
+    "another kind of tool": (
+        {"messages": MESSAGES, "tools": [{"type": "web"}]},
+        "unsupported_parameter",
+        "tools[0].type",
+    ),
     "tool_choice": ({"messages": MESSAGES, "tool_choice": "required"}, "conflicting_parameters", "tool_choice"),
     "logprobs": ({"messages": MESSAGES, "logprobs": 5}, "invalid_type", "logprobs"),
     "top_logprobs": ({"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),

@@ -228,7 +228,8 @@ async def test_custom_tools_have_a_text_as_input(running: Running) -> None:
     running.text = f"{RUN}\n{OSLO}"
     tools = [CUSTOM, *TOOLS]
     answer = await running.openai.chat.completions.create(model="model", messages=QUESTION, tools=tools)
-    custom, function = answer.choices[0].message.tool_calls or ()
+    calls: list[Any] = [*(answer.choices[0].message.tool_calls or ())]
+    custom, function = calls
     assert custom.type == "custom" and (custom.custom.name, custom.custom.input) == ("run", LINE)
     assert function.type == "function" and function.function.name == "weather"
     stream = await running.openai.chat.completions.create(model="model", messages=QUESTION, tools=tools, stream=True)
