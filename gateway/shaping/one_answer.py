@@ -1,4 +1,4 @@
-"""The part of a `Shaper` that APIs with one answer for each request share: Responses and Anthropic's Messages."""
+"""The part of a `Shaper` that APIs with one answer for each request share: Responses, Messages and Ollama's."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
