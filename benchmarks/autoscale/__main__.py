@@ -49,9 +49,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscale", description=__doc__)
     parser.add_argument("--peak", type=float, default=24.0, help="requests/s; the wave begins at 1")
     parser.add_argument("--seconds", type=float, default=900.0, help="of the wave")
-    parser.add_argument("--autoscale", default="prefill=1:8,decode=1:8,up=5s,down=120s")
+    parser.add_argument("--autoscale", default="prefill=1:8,decode=1:8,up=10s,down=60s")
     parser.add_argument("--start", type=float, default=15.0, help="s that a worker takes to start")
-    parser.add_argument("--fixed", default="5+3", help="fixed prefill and decode workers, with commas between them")
+    parser.add_argument("--fixed", default="4+4", help="fixed prefill and decode workers, with commas between them")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
@@ -60,7 +60,7 @@ def main() -> int:
             write_config(Path(model), "llama-3.1-8b")
             config = SimulateConfig(
                 model=model,
-                gpu="H200",
+                gpu="H100",
                 kv_dtype="fp8",
                 rate=1.0,
                 peak=given.peak,
