@@ -24,7 +24,7 @@ MIN_REQUESTS = 5
 BINDING_WORDS = {"memory": "reading memory binds their steps", "products": "products bind their steps", "": ""}
 
 
-class RoleUse(Struct, frozen=True):
+class WorkersLately(Struct, frozen=True):
     """Workers of a role: their number, mean use, and share of KV blocks that sequences hold."""
 
     workers: int
@@ -40,7 +40,7 @@ class LatelySeen(Struct, frozen=True):
     wait_ms: float
     ttft_ms: float
     tpot_ms: float
-    roles: Mapping[Role, RoleUse]
+    roles: Mapping[Role, WorkersLately]
     objective: Objective = NO_OBJECTIVE
 
 
@@ -67,7 +67,7 @@ def advise(seen: LatelySeen) -> str:
     return _spare(first, second)
 
 
-def _prompts_help(first: RoleUse | None, second: RoleUse) -> str:
+def _prompts_help(first: WorkersLately | None, second: WorkersLately) -> str:
     if second.kv_share > FULL_KV_SHARE:
         return (
             f"decode workers' KV is {as_share(second.kv_share)} in use: add a decode worker, "
@@ -89,7 +89,7 @@ def _prompts_help(first: RoleUse | None, second: RoleUse) -> str:
     )
 
 
-def _spare(first: RoleUse | None, second: RoleUse) -> str:
+def _spare(first: WorkersLately | None, second: WorkersLately) -> str:
     uses = [("decode", second)] if first is None else [("prefill", first), ("decode", second)]
     spare = [name for name, use in uses if use.workers > 1 and use.busy * use.workers / (use.workers - 1) < IDLE]
     busy = " and ".join(f"{name} workers {as_share(use.busy)}" for name, use in uses)
@@ -102,7 +102,7 @@ def lately(snapshot: Snapshot) -> LatelySeen:
     """Summarizes the last minute of a reading."""
     since = snapshot.now - WINDOW_S
     answered = [each for each in snapshot.finished if each.ended_at > since and each.output_tokens > 0]
-    roles: dict[Role, RoleUse] = {}
+    roles: dict[Role, WorkersLately] = {}
     for role in ("prefill", "decode"):
         views = [view for view in snapshot.workers if view.role == role and view.record is not None]
         records = [view.record for view in views if view.record is not None]
@@ -128,11 +128,13 @@ def worker_use(record: WorkerRecord, life: Sequence[StatsSample], since: float) 
     return device_use(totals, recent[-1].at - recent[0].at, memory.weights_bytes, memory.token_bytes, record.figures)
 
 
-def _role_use(records: Sequence[WorkerRecord], samples: Mapping[str, Sequence[StatsSample]], since: float) -> RoleUse:
+def _role_use(
+    records: Sequence[WorkerRecord], samples: Mapping[str, Sequence[StatsSample]], since: float
+) -> WorkersLately:
     uses = [worker_use(record, samples.get(record.epoch, ()), since) for record in records]
     blocks = sum(record.load.blocks_total for record in records)
     binding = {use.binds for use in uses if use is not None}
-    return RoleUse(
+    return WorkersLately(
         len(records),
         sum(use.busy for use in uses if use is not None) / len(records),
         sum(record.load.blocks_used for record in records) / blocks if blocks else 0.0,

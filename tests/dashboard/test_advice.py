@@ -6,45 +6,53 @@ import pytest
 from msgspec import structs
 
 from contracts.slo import Objective
-from dashboard.advice import LatelySeen, RoleUse, advise, lately
+from dashboard.advice import LatelySeen, WorkersLately, advise, lately
 from dashboard.source import Snapshot, WorkerView
 from infra.redis.records import Memory, StatsSample, WorkerLoad, WorkerRecord
 from pricing.device_use import DeviceFigures, StepTotals
 from tests.dashboard.samples import DECODE, PREFILL, finished, gateway, worker
 
-CALM = LatelySeen(20, 10.0, 200.0, 30.0, {"prefill": RoleUse(1, 0.5, 0.2), "decode": RoleUse(1, 0.5, 0.2)})
+CALM = LatelySeen(20, 10.0, 200.0, 30.0, {"prefill": WorkersLately(1, 0.5, 0.2), "decode": WorkersLately(1, 0.5, 0.2)})
 
 
-def with_roles(seen: LatelySeen, prefill: RoleUse | None, decode: RoleUse) -> LatelySeen:
+def with_roles(seen: LatelySeen, prefill: WorkersLately | None, decode: WorkersLately) -> LatelySeen:
     return structs.replace(seen, roles={**({"prefill": prefill} if prefill else {}), "decode": decode})
 
 
 @pytest.mark.parametrize(
     ("prefill", "decode", "said"),
     [
-        (RoleUse(1, 0.95, 0.2), RoleUse(1, 0.3, 0.2), "decode workers are 30% busy: add a prefill worker."),
-        (RoleUse(1, 0.95, 0.2), RoleUse(2, 0.3, 0.2), "or start one decode worker fewer in its favour"),
-        (RoleUse(1, 0.95, 0.2), RoleUse(1, 0.8, 0.2), "prefill workers are 95% and decode workers 80% busy"),
-        (RoleUse(1, 0.4, 0.2), RoleUse(1, 0.6, 0.97), "decode workers' KV is 97% in use: add a decode worker"),
-        (RoleUse(1, 0.4, 0.2), RoleUse(1, 0.6, 0.2), "requests come in bursts"),
-        (None, RoleUse(2, 0.99, 0.2), "workers are 99% busy: add a worker."),
+        (WorkersLately(1, 0.95, 0.2), WorkersLately(1, 0.3, 0.2), "decode workers are 30% busy: add a prefill worker."),
+        (WorkersLately(1, 0.95, 0.2), WorkersLately(2, 0.3, 0.2), "or start one decode worker fewer in its favour"),
+        (
+            WorkersLately(1, 0.95, 0.2),
+            WorkersLately(1, 0.8, 0.2),
+            "prefill workers are 95% and decode workers 80% busy",
+        ),
+        (
+            WorkersLately(1, 0.4, 0.2),
+            WorkersLately(1, 0.6, 0.97),
+            "decode workers' KV is 97% in use: add a decode worker",
+        ),
+        (WorkersLately(1, 0.4, 0.2), WorkersLately(1, 0.6, 0.2), "requests come in bursts"),
+        (None, WorkersLately(2, 0.99, 0.2), "workers are 99% busy: add a worker."),
     ],
 )
-def test_prompts_that_wait(prefill: RoleUse | None, decode: RoleUse, said: str) -> None:
+def test_prompts_that_wait(prefill: WorkersLately | None, decode: WorkersLately, said: str) -> None:
     told = advise(with_roles(structs.replace(CALM, wait_ms=1200.0), prefill, decode))
     assert told.startswith("Prompts wait 1.20 s, ") and said in told
 
 
 def test_slow_tokens_name_what_binds_and_a_remedy() -> None:
     slow = structs.replace(CALM, tpot_ms=150.0)
-    bound = with_roles(slow, RoleUse(1, 0.3, 0.2), RoleUse(1, 0.98, 0.5, "memory"))
+    bound = with_roles(slow, WorkersLately(1, 0.3, 0.2), WorkersLately(1, 0.98, 0.5, "memory"))
     assert "98% busy (reading memory binds their steps): add a decode worker" in advise(bound)
-    assert "a prefill worker (--prefill 1)" in advise(with_roles(slow, None, RoleUse(1, 0.98, 0.5)))
+    assert "a prefill worker (--prefill 1)" in advise(with_roles(slow, None, WorkersLately(1, 0.98, 0.5)))
     assert "TPOT" not in advise(structs.replace(bound, objective=Objective(None, 200.0)))
 
 
 def test_spare_workers_are_named_only_if_the_others_stay_idle() -> None:
-    spare = with_roles(CALM, RoleUse(2, 0.1, 0.1), RoleUse(2, 0.3, 0.1))
+    spare = with_roles(CALM, WorkersLately(2, 0.1, 0.1), WorkersLately(2, 0.3, 0.1))
     assert "one prefill worker fewer would do" in advise(spare)
     assert advise(CALM) == "Nothing waits; prefill workers 50% and decode workers 50% busy."
 
