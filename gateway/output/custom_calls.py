@@ -18,7 +18,7 @@ class CustomCalls:
     def __init__(self, parser: OutputParser, names: Collection[str]) -> None:
         self._parser = parser
         self._names = names
-        self._open: dict[int, InputText] = {}  # by the number of the call
+        self._open: dict[int, CallInputReader] = {}  # by the number of the call
 
     def push(self, text: str) -> Sequence[Part]:
         return list(self._shaped(self._parser.push(text)))
@@ -30,7 +30,7 @@ class CustomCalls:
         for part in parts:
             match part:
                 case CallBegins(call, name) if name in self._names:
-                    self._open[call] = InputText()
+                    self._open[call] = CallInputReader()
                     yield CallBegins(call, name, custom=True)
                 case CallArguments(call, text) if call in self._open:
                     if found := self._open[call].push(text):
@@ -39,7 +39,7 @@ class CustomCalls:
                     yield part
 
 
-class InputText:
+class CallInputReader:
     """Reads the text `input` out of JSON that arrives in pieces, as early as possible."""
 
     def __init__(self) -> None:

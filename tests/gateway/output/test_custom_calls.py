@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.output.custom_calls import InputText
+from gateway.output.custom_calls import CallInputReader
 
 TEXTS = ["", "plain", 'a "quoted" \\ one\n\tand é', "🙂 漢", "{}", "\\u0041"]
 
@@ -14,11 +14,11 @@ TEXTS = ["", "plain", 'a "quoted" \\ one\n\tand é', "🙂 漢", "{}", "\\u0041"
 def test_every_cut_gives_the_text(text: str, ascii: bool) -> None:
     written = json.dumps({"input": text}, ensure_ascii=ascii)
     for size in range(1, len(written) + 1):
-        reader = InputText()
+        reader = CallInputReader()
         pieces = [reader.push(written[begin : begin + size]) for begin in range(0, len(written), size)]
         assert "".join(pieces) == text
 
 
 def test_what_is_no_input_gives_no_text_and_half_a_character_is_replaced() -> None:
-    assert InputText().push('{"other": "x"}') == ""
-    assert InputText().push('{"input": "a\\ud83dz"}') == "a\ufffdz"
+    assert CallInputReader().push('{"other": "x"}') == ""
+    assert CallInputReader().push('{"input": "a\\ud83dz"}') == "a\ufffdz"
