@@ -129,7 +129,8 @@ async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
         rate = given.times * (given.bears or bears)
         bodies = [body() for _ in range(round(rate * given.seconds))]
         sends = [partial(ask, client, one, headers) for one in bodies]
-        outcomes = await asyncio.gather(*await send_at(islice(Arrivals(rate).times(chance), len(bodies)), sends))
+        times = islice(Arrivals(rate).times(chance), len(bodies))
+        outcomes = await asyncio.gather(*await send_at(times, sends, time.perf_counter()))
         facts = (await client.get("/stats")).json()
     told = facts["gateway"].get("predicted") or {}
     return Measured(bears, outcomes, given.seconds, told.get("median_error") if told.get("requests") else None)

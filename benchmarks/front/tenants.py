@@ -89,7 +89,8 @@ class Tenants:
 
     async def _load(self, rate: float, seconds: float, headers: Mapping[str, str]) -> list[asyncio.Task[Outcome]]:
         count = max(1, round(rate * seconds))
-        return await send_at(islice(Arrivals(rate).times(self._chance), count), [partial(self._ask, headers)] * count)
+        times = islice(Arrivals(rate).times(self._chance), count)
+        return await send_at(times, [partial(self._ask, headers)] * count, time.perf_counter())
 
     def _ask(self, headers: Mapping[str, str]) -> Coroutine[Any, Any, Outcome]:
         given = self._given

@@ -73,7 +73,7 @@ async def client(system: SplitSystem, key: str, options: argparse.Namespace, num
 async def crowd(system: SplitSystem, key: str, options: argparse.Namespace, count: int, rate: float) -> Counter[str]:
     times = [number / rate for number in range(count)]
     clients = [partial(client, system, key, options, number) for number in range(count)]
-    return Counter(await asyncio.gather(*await send_at(times, clients)))
+    return Counter(await asyncio.gather(*await send_at(times, clients, time.perf_counter())))
 
 
 def left(system: SplitSystem, key: str) -> dict[str, int]:

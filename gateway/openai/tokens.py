@@ -104,7 +104,7 @@ async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, p
         chat = ChatRequest(
             model=body.model,
             messages=body.messages,
-            tools=body.tools,
+            tools=None if body.tools is None else [*body.tools],
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
         )

@@ -13,7 +13,7 @@ from launcher.bench.options import BenchConfig
 from launcher.compose import ComposeConfig
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import ChatConfig, HostWorkersConfig, ShownConfig, StatusConfig, UnitConfig, UpConfig
-from launcher.plan import PlanConfig
+from launcher.planning.options import PlanConfig
 from launcher.simulate import SimulateConfig
 
 SCREEN_LINES, SCREEN_COLUMNS = 40, 100

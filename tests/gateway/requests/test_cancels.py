@@ -58,7 +58,7 @@ def given_up(streams: int) -> int:
     for sample in samples:
         sample.begin(Attempt(1, ROUTE, now), now)
     for sample in samples:
-        dispatch.give_up(sample)
+        dispatch.give_up(sample, "client_gone")
     return sum(listener.cancelled for listener in listeners)
 
 

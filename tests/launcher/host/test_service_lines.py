@@ -57,6 +57,6 @@ def test_the_real_server_writes_lines_that_are_recognized(tmp_path: Path) -> Non
 def test_a_services_lines_are_found_in_both_forms() -> None:
     texts = ("plain", OURS.replace('"decode"', '"decode-0 rank 1"'), '{"message": "no \\"service\\":\\"gateway\\""')
     for form in ("text", "json"):
-        for line in (ServiceLines("decode-0", form).formed(text) for text in texts):  # type: ignore[arg-type]
+        for line in (ServiceLines("decode-0", form).formed(text) for text in texts):
             assert is_of(line, "decode") and is_of(line, "decode-0")
             assert not any(is_of(line, other) for other in ("decode-1", "dec", "gateway", "decode-0.*"))
