@@ -33,12 +33,18 @@ class RandomWeights(Checkpoint):
         values = torch.empty(shape, dtype=self._dtype, device=self._device)
         return values.normal_(0, shape[-1] ** -0.5) if len(shape) > 1 else values.uniform_(0.5, 1.5)
 
+    def holds(self, name: str) -> bool:
+        return True
+
     def parameters(self) -> Counter[Form | None]:
         assert isinstance(self._config, ModelConfig)
         work = work_of(self._config, self._dtype)
         experts = work.mixture.layers * work.mixture.experts * work.mixture.values
         ends = work.head * (1 if self._config.tied_head else 2)
         return Counter({None: work.every + work.sampled + experts + ends})
+
+    def pass_over(self, name: str) -> None:
+        """Does nothing: no tensor is unused."""
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
         """There are no unused tensors."""

@@ -103,7 +103,7 @@ async def test_sigterm_lets_an_open_stream_end_and_refuses_others(
     start: Start, tmp_path: Path, model: Path, redis_url: str, secret_file: Path
 ) -> None:
     status = tmp_path / "status"
-    process = start(**{"status-file": str(status), "model-name": "m"})
+    process = start(**{"status-file": str(status), "served-model-name": "m"})
     letter, end = 40, ModelTokenizer(model).stop_ids[0]
     secret = secret_file.read_bytes()
     peer = await Peer("decode", redis_url, secret, str(model), lambda *_: [*[letter] * 100, end], step=0.03).start()

@@ -94,12 +94,13 @@ def test_quantized_weights_have_the_scales_of_the_whole_weight(quantization: str
 
 
 @pytest.mark.parametrize(
-    ("variant", "vectors"), [("llama", {1: 4, 2: 2, 4: 2}), ("qwen3-moe", {1: 4, 2: 2, 4: 2}), ("deepseek-v3", {2: 1})]
+    ("variant", "vectors", "half"),
+    [("llama", {1: 4, 2: 2, 4: 2}, 0.5), ("qwen3-moe", {1: 4, 2: 2, 4: 2}, 4 / 7), ("deepseek-v3", {2: 1}, 0.5)],
 )
 def test_a_rank_holds_its_part_of_the_weights_and_its_vectors(
-    variant: str, vectors: dict[int, int], tmp_path: Path
+    variant: str, vectors: dict[int, int], half: float, tmp_path: Path
 ) -> None:
-    """Of two KV heads, keys and values; latent vectors are on every rank."""
+    """Of two KV heads, keys and values; latent vectors are on every rank. Of seven experts one of two ranks has four."""
     directory = build_model(tmp_path / "model", VARIANTS[variant]())
 
     def sizes(group: RankGroup) -> tuple[int, int, int, int]:
@@ -112,4 +113,4 @@ def test_a_rank_holds_its_part_of_the_weights_and_its_vectors(
     cut = [each for ranks in vectors for each in on_ranks(ranks, sizes)]
     for own_weights, own_vectors, own_block, ranks in cut:
         assert own_vectors == vectors[ranks] and own_block * all_vectors == block * own_vectors
-        assert ranks == 1 or own_weights <= (0.55 if ranks == 2 else 0.35) * weights
+        assert ranks == 1 or own_weights <= (1.1 * half if ranks == 2 else 0.35) * weights

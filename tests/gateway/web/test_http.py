@@ -118,7 +118,7 @@ async def test_the_context_is_the_shortest_limit(serve: Serve) -> None:
 
 
 async def test_a_given_name_is_the_models(serve: Serve) -> None:
-    running = await serve("decode", model_name="org/a-name")
+    running = await serve("decode", served_model_name="org/a-name")
     assert (await running.client.get("/v1/models/org/a-name")).json()["id"] == "org/a-name"
     assert (await running.chat(model="org/a-name")).json()["model"] == "org/a-name"
     assert (await running.chat(model="tiny")).status_code == 404

@@ -20,12 +20,13 @@ from launcher.options import ROOT
 from tests.waiting import alive, children, wait_until
 
 SCRIPTS = (
-    "__init__.py",
-    "ray_process.py",
-    "stages.py",
-    "words.py",
-    "options.py",
-    *(f"installing/{name}.py" for name in ("__init__", "install", "removable", "requirements", "torch_source")),
+    *(f"contracts/{name}.py" for name in ("__init__", "version")),
+    *(f"infra/{name}.py" for name in ("__init__", "spelling")),
+    *(f"launcher/{name}.py" for name in ("__init__", "ray_process", "stages", "words", "options")),
+    *(
+        f"launcher/installing/{name}.py"
+        for name in ("__init__", "install", "removable", "requirements", "torch_source")
+    ),
 )
 OLD_PYTHON = '#!/bin/sh\ncase "$2" in *print*) echo 3.8;; *) exit 1;; esac\n'
 PYTHON_WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac\n'
@@ -36,10 +37,11 @@ MAIN = "import sys, torch, extra\nprint('started', *sys.argv[1:], torch.__file__
 def folder(tmp_path: Path) -> Path:
     """A checkout with Baton's own set-up and two tiny dependencies."""
     folder = tmp_path / "checkout"
-    (folder / "launcher" / "installing").mkdir(parents=True)
+    folder.mkdir()
     shutil.copy(ROOT / "baton", folder)
     for name in SCRIPTS:
-        shutil.copy(ROOT / "launcher" / name, folder / "launcher" / name)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
     (folder / "launcher" / "__main__.py").write_text(MAIN)
     (folder / "pyproject.toml").write_text(
         '[project]\ndependencies = ["torch", "extra>=1"]\n[project.optional-dependencies]\ntest = []\ncuda = []\n'
@@ -216,8 +218,8 @@ def test_a_named_python_that_does_not_fit_is_refused(
     [
         (["fly"], 2, "error: 'fly' is no command of baton; there are: up, chat, "),
         (["test", "--hlep"], 2, "error: --hlep: no such option; --help explains\n"),
-        (["up", "--prot", "8000"], 2, "error: --prot: no such option; --help lists them\n"),
-        (["up", "--prefil=2"], 2, "error: --prefil: no such option; --help lists them\n"),
+        (["up", "--prot", "8000"], 2, "error: --prot: no such option (did you mean --port?); --help lists them\n"),
+        (["up", "--prefil=2"], 2, "error: --prefil: no such option (did you mean --prefill?); --help lists them\n"),
         (["status"], 1, "error: nothing is installed in "),
     ],
 )

@@ -23,7 +23,7 @@ async def test_ping_answers_whatever_the_workers_do(serve: Serve) -> None:
 
 
 async def test_a_model_has_what_vllms_has(serve: Serve) -> None:
-    running = await serve("decode", model_name="another-name")
+    running = await serve("decode", served_model_name="another-name")
     (model,) = (await running.client.get("/v1/models")).json()["data"]
     assert (model["id"], model["root"], model["parent"], model["max_model_len"]) == ("another-name", "tiny", None, 256)
     (permission,) = model["permission"]
