@@ -100,7 +100,7 @@ def test_quantized_weights_have_the_scales_of_the_whole_weight(quantization: str
 def test_a_rank_holds_its_part_of_the_weights_and_its_vectors(
     variant: str, vectors: dict[int, int], half: float, tmp_path: Path
 ) -> None:
-    """Of two KV heads, keys and values; latent vectors are on every rank. Of seven experts one of two ranks has four."""
+    """Of two KV heads, keys and values; latents are on every rank. Of seven experts one of two ranks has four."""
     directory = build_model(tmp_path / "model", VARIANTS[variant]())
 
     def sizes(group: RankGroup) -> tuple[int, int, int, int]:
