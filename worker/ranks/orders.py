@@ -50,7 +50,7 @@ class MoveTokens(Struct, frozen=True, tag=True):
 
 
 class RecordSteps(Struct, frozen=True, tag=True):
-    """RecordSteps decode steps of texts of up to `longest` tokens."""
+    """Record decode steps of texts of up to `longest` tokens."""
 
     longest: int
 
