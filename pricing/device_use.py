@@ -37,7 +37,7 @@ class DeviceFigures(Struct, frozen=True):
     """A worker's model and device, for their shares; 0: not known.
 
     `parameters`: weights that a token is multiplied by; `read`: bytes per second, and `multiply`: operations per
-    second, of the device by its data sheet.
+    second, by the data sheet, of the devices of all ranks together.
     """
 
     parameters: float = 0.0

@@ -343,13 +343,14 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
 
 
 def _figures(engine: LoadedEngine) -> DeviceFigures:
-    """Returns what the device's use is computed from; of a mixture of experts a token's weights are not known."""
+    """Returns what the devices' use is computed from; of a mixture of experts a token's weights are not known."""
     device = engine.backend.device
     rates = known_rates(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     model = engine.model_config
     dense = isinstance(model, ModelConfig) and not any(isinstance(layer.mlp, ExpertsMLP) for layer in model.layers)
     parameters = float(engine.parameters) if dense else 0.0
-    return DeviceFigures(parameters, rates.read if rates else 0.0, rates.multiply if rates else 0.0)
+    ranks = engine.group.shard.ranks
+    return DeviceFigures(parameters, ranks * rates.read, ranks * rates.multiply) if rates else DeviceFigures(parameters)
 
 
 def _place(options: PlaceOptions) -> HostLocation:
