@@ -119,7 +119,7 @@ def lately(snapshot: Snapshot) -> LatelySeen:
 
 
 def worker_use(record: WorkerRecord, life: Sequence[StatsSample], since: float) -> DeviceUse | None:
-    """Computes a worker's use of its device since a time, from its samples; None with too few of them."""
+    """Computes a worker's use of its device since a time, from its load samples; None with fewer than two samples."""
     recent = [sample for sample in life if sample.at >= since]
     if len(recent) < 2:
         return None

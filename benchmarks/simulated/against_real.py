@@ -154,7 +154,7 @@ def compare(deployments: Sequence[str], directory: Path, seconds: float, stages:
 
 
 def wrong_orders(found: Sequence[Compared]) -> tuple[int, list[str]]:
-    """Counts pairs of set-ups whose real figures differ, and names those that are simulated in the other order."""
+    """Counts pairs of set-ups whose real figures differ, and names the pairs that are simulated in another order."""
     distinct, wrong = 0, []
     for at, name in enumerate(FIGURES):
         for one, other in combinations(found, 2):

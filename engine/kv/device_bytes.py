@@ -39,7 +39,7 @@ class DeviceBytes:
         codec: BlockCodec,
         own: "DeviceBytes | None" = None,
     ) -> None:
-        """`own`: those of rank 0, if `tensors` are another rank's, which rank 0 has opened."""
+        """`own`: bytes of rank 0's pool, where `tensors` are another rank's pool that rank 0 has opened."""
         self._layers: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, tensors, strict=True):
             self._layers |= zip(group.layers, tensor, strict=True)

@@ -61,7 +61,7 @@ class LoadedProposer:
 def load_proposer(
     config: EngineConfig, target: LoadedModel, progress: Progress, open_weights: Callable[[Path], Checkpoint]
 ) -> LoadedProposer:
-    """Loads rank 0's proposer, or the part of it that is another rank's: of a draft model, nothing.
+    """Loads this rank's part of the proposer; a draft model is whole on rank 0, and other ranks load none.
 
     Raises `ModelError` or `ConfigError` for a proposer that does not fit the target.
     """
