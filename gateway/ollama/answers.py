@@ -9,7 +9,7 @@ from gateway.ollama.schemas import OllamaToolCall
 
 
 class OllamaSaid(Struct, kw_only=True):
-    """The assistant's message, or a part of it."""
+    """The assistant's message: all of it, or what a line of a stream adds to it."""
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
@@ -33,13 +33,13 @@ class OllamaLine(Struct, kw_only=True):
 
 
 class OllamaChatAnswer(OllamaLine, kw_only=True):
-    """An answer of /api/chat, or a part of it."""
+    """An answer of /api/chat: all of it, or a line of its stream."""
 
     message: OllamaSaid
 
 
 class OllamaGenerated(OllamaLine, kw_only=True):
-    """An answer of /api/generate, or a part of it."""
+    """An answer of /api/generate: all of it, or a line of its stream."""
 
     response: str = ""
     thinking: str | UnsetType = UNSET

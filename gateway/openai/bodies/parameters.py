@@ -32,7 +32,7 @@ ANY_VALUE = NeutralValues(lambda value: True, {})
 
 
 class Alias(NamedTuple):
-    """The name of a parameter here, for another server's name of it."""
+    """Baton's name of a parameter that another server calls otherwise."""
 
     name: str
     unset: int | None = None  # the value that means the same as an absent parameter
