@@ -17,6 +17,14 @@ Port = Annotated[int, Meta(ge=0, le=65535, extra={"metavar": "PORT"})]
 FilePath = Annotated[str, Meta(extra={"metavar": "FILE"})]
 DirectoryPath = Annotated[str, Meta(extra={"metavar": "DIR"})]
 ModelSource = Annotated[str, Meta(extra={"metavar": "MODEL"})]  # directory, GGUF file, or hub id
+ModelConfigSource = Annotated[
+    ModelSource, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")
+]
+Name = Annotated[str, Meta(extra={"metavar": "NAME"})]
+Names = Annotated[str, Meta(extra={"metavar": "NAMES"})]
+LengthsText = Annotated[str, Meta(extra={"metavar": "LENGTHS"})]  # of `workloads.lengths`
+Rate = Annotated[float, Meta(extra={"metavar": "RATE"})]
+Milliseconds = Annotated[float, Meta(extra={"metavar": "MS"})]
 URLText = Annotated[str, Meta(extra={"metavar": "URL"})]
 Address = Annotated[str, Meta(extra={"metavar": "ADDRESS"})]
 BlockSize = Literal[8, 16, 32, 64]

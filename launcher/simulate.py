@@ -10,7 +10,17 @@ from msgspec import Meta, structs
 from checkpoints.model_location import locate
 from checkpoints.model_size import model_size
 from contracts.errors import BatonError, ConfigError
-from contracts.kinds import Count, FilePath, KVDtype, ModelSource, Positive, Quantization, Seconds
+from contracts.kinds import (
+    Count,
+    FilePath,
+    KVDtype,
+    Milliseconds,
+    ModelConfigSource,
+    Name,
+    Positive,
+    Quantization,
+    Seconds,
+)
 from infra.cli import parse, spell
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
@@ -55,12 +65,8 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     2000 --output-tokens 200
     """
 
-    model: Annotated[
-        ModelSource, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")
-    ]
-    gpu: Annotated[
-        str, Meta(extra={"metavar": "NAME"}, description=f"kind of GPU of each worker, of: {', '.join(GPU_RATES)}")
-    ] = "H100"
+    model: ModelConfigSource
+    gpu: Annotated[Name, Meta(description=f"kind of GPU of each worker, of: {', '.join(GPU_RATES)}")] = "H100"
     factor: Annotated[
         float,
         Meta(
@@ -69,9 +75,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
             description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out",
         ),
     ] = 1.0
-    prefill_gpu: Annotated[
-        str, Meta(extra={"metavar": "NAME"}, description="kind of GPU of each prefill worker; empty: that of --gpu")
-    ] = ""
+    prefill_gpu: Annotated[Name, Meta(description="kind of GPU of each prefill worker; empty: that of --gpu")] = ""
     costs: Annotated[
         FilePath,
         Meta(description="file of bench --calibrate: workers' measured step costs, in place of GPUs' rooflines"),
@@ -85,9 +89,8 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     ] = BLOCK_TOKENS
     step_tokens: Annotated[Count, Meta(description="token budget of a step; 0: that of --costs, or 8192")] = 0
     step_ms: Annotated[
-        float,
+        Milliseconds,
         Meta(
-            extra={"metavar": "MS"},
             ge=0,
             description="ms that a step with decodes should take, which bounds its prompts; 0: of --costs, or 50",
         ),
@@ -102,7 +105,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         float, Meta(extra={"metavar": "GB/S"}, gt=0, description="GB/s of KV between two workers")
     ] = 10.0
     link_round_trip_ms: Annotated[
-        float, Meta(extra={"metavar": "MS"}, ge=0, description="milliseconds of a round trip between workers")
+        Milliseconds, Meta(ge=0, description="milliseconds of a round trip between workers")
     ] = 0.1
     steps_at_once: Annotated[
         Positive,
@@ -158,10 +161,6 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         self.check_load()
         self.deaths()
         self.scaling()
-        ways = {"--trace": self.trace, "--find-goodput": self.find_goodput, "--sweep": self.sweep}
-        given = [name for name, value in ways.items() if value]
-        if len(given) > 1:
-            raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
         if not (self.trace or self.prompt_tokens or self.sharegpt or self.sweep_prompts):
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
         for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):

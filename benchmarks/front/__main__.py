@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.front.measures import Delivered, added, delivered
-from benchmarks.front.reports import OFF, OUTPUT_TOKENS, tokens_per_core_second, tracing
+from benchmarks.front.reports import NO_REPORTS_OPTIONS, OUTPUT_TOKENS_PER_REQUEST, tokens_per_core_second, tracing
 from benchmarks.front.system import APIS, Shape, front
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
@@ -93,10 +93,10 @@ def reports(options: argparse.Namespace, sides: Sides) -> None:
     with tracing() as words:
         ways = {
             "with": partial(tokens_per_core_second, begin, options.api, words),
-            "without": partial(tokens_per_core_second, begin, options.api, OFF),
+            "without": partial(tokens_per_core_second, begin, options.api, NO_REPORTS_OPTIONS),
         }
         rounds = in_turns(ways, options.rounds, warm_up=0)
-    print(f"traces of 1% and access log; requests of {OUTPUT_TOKENS} tokens ({options.api})\n")
+    print(f"traces of 1% and access log; requests of {OUTPUT_TOKENS_PER_REQUEST} tokens ({options.api})\n")
     print(head("", "tokens per core-second"))
     for name in ways:
         print(row(name, f"{median(each[name] for each in rounds):.0f}"))

@@ -11,18 +11,18 @@ from threading import Thread
 
 from benchmarks.front.system import Begin, Shape
 
-REQUESTS = 1000
-OUTPUT_TOKENS = 64  # of each request
-TOGETHER = 64  # requests at once
+REQUESTS_PER_ROUND = 1000
+OUTPUT_TOKENS_PER_REQUEST = 64
+REQUESTS_AT_ONCE = 64
 PAUSE_S = 0.01  # between a worker's steps
-OFF = ("--access-log=false",)
+NO_REPORTS_OPTIONS = ("--access-log=false",)
 
 
 def tokens_per_core_second(begin: Begin, api: str, words: Sequence[str]) -> float:
     """`words`: further options of the gateway."""
     with begin(Shape(pause=PAUSE_S, gateway_words=tuple(words))) as system:
         spent = system.processor_seconds()
-        with system.client(api, REQUESTS, OUTPUT_TOKENS, together=TOGETHER) as saw:
+        with system.client(api, REQUESTS_PER_ROUND, OUTPUT_TOKENS_PER_REQUEST, together=REQUESTS_AT_ONCE) as saw:
             seen = saw()
         spent = system.processor_seconds() - spent
         system.stop_workers()

@@ -31,18 +31,18 @@ from pricing.steps import StepCosts
 from simulation.simulation import DeploymentSimulation
 from workloads.report import Report
 
-SLEPT = StepCosts(step=0.04, prompt_token=5e-4, pair=1e-8, sequence=1e-3, context_token=1e-6)
-ENGINE = EngineOptions(dtype="fp32", kv_memory=256 << 20, max_batch_tokens=512, step_ms=100.0)
-COUNTS = {"1P1D": (1, 1), "2P2D": (2, 2), "1 unsplit": (0, 1), "2 unsplit": (0, 2)}
-PROMPTS = {"uniform:60-200": 4.0, "uniform:300-700": 1.6, "uniform:1000-2000": 0.55}
+SLEPT_COSTS_S = StepCosts(step=0.04, prompt_token=5e-4, pair=1e-8, sequence=1e-3, context_token=1e-6)
+ENGINE_OPTIONS = EngineOptions(dtype="fp32", kv_memory=256 << 20, max_batch_tokens=512, step_ms=100.0)
+WORKERS_BY_DEPLOYMENT = {"1P1D": (1, 1), "2P2D": (2, 2), "1 unsplit": (0, 1), "2 unsplit": (0, 2)}
+FULL_RATE_BY_PROMPTS = {"uniform:60-200": 4.0, "uniform:300-700": 1.6, "uniform:1000-2000": 0.55}
 """Prompt lengths, and requests per second at which they load one worker that computes prompts fully."""
-LOADS = (0.35, 0.7)
+LOAD_SHARES = (0.35, 0.7)
 """Shares of that rate; a worker that also decodes bears less."""
 UNSPLIT_SHARE = 0.6
-OUTPUT_TOKENS = "uniform:20-60"
-WARM_UP = BenchConfig(rate=1.0, seconds=25.0, prompt_tokens="uniform:20-1500", output_tokens="uniform:5-60")
+OUTPUT_TOKENS_TEXT = "uniform:20-60"
+WARM_UP_LOAD = BenchConfig(rate=1.0, seconds=25.0, prompt_tokens="uniform:20-1500", output_tokens="uniform:5-60")
 TTFT_LIMIT_MS, TPOT_LIMIT_MS = 1500.0, 100.0
-FIGURES = ("TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90", "goodput")
+FIGURE_NAMES = ("TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90", "goodput")
 DISTINCT_SHARE = 0.05
 """Difference from which the simulation has to order two set-ups as they are."""
 
@@ -55,13 +55,13 @@ class SetUp(NamedTuple):
     load: float
 
     def bench(self, seconds: float) -> BenchConfig:
-        prefill, decode = COUNTS[self.deployment]
-        full = PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
+        prefill, decode = WORKERS_BY_DEPLOYMENT[self.deployment]
+        full = FULL_RATE_BY_PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
         return BenchConfig(
             rate=self.load * full,
             seconds=seconds,
             prompt_tokens=self.prompts,
-            output_tokens=OUTPUT_TOKENS,
+            output_tokens=OUTPUT_TOKENS_TEXT,
             slo_ttft_ms=TTFT_LIMIT_MS,
             slo_tpot_ms=TPOT_LIMIT_MS,
             warm_up=0,
@@ -77,11 +77,11 @@ class SetUp(NamedTuple):
 
 
 def set_ups(deployment: str) -> list[SetUp]:
-    return [SetUp(deployment, prompts, load) for prompts in PROMPTS for load in LOADS]
+    return [SetUp(deployment, prompts, load) for prompts in FULL_RATE_BY_PROMPTS for load in LOAD_SHARES]
 
 
 class Compared(NamedTuple):
-    """The figures of a set-up, in the order of `FIGURES`."""
+    """The figures of a set-up, in the order of `FIGURE_NAMES`."""
 
     set_up: SetUp
     requests: int
@@ -100,15 +100,15 @@ def figures(report: Report) -> list[float]:
 @contextmanager
 def serving(deployment: str) -> Iterator[ClientEndpoint]:
     """Starts a deployment whose engines sleep, and ends it on exit. Raises `BatonError`."""
-    costs = msgspec.json.encode(SLEPT).decode()
+    costs = msgspec.json.encode(SLEPT_COSTS_S).decode()
     with TemporaryDirectory() as folder:
         model = Path(folder) / "sleeper"
         make(model, "tiny")
         with split_system(
             str(model),
             Path(folder),
-            ENGINE,
-            counts=COUNTS[deployment],
+            ENGINE_OPTIONS,
+            counts=WORKERS_BY_DEPLOYMENT[deployment],
             handoff="auto",
             module=lambda module: ("benchmarks.simulated.sleeping_worker", module, costs),
         ) as system:
@@ -122,18 +122,18 @@ def measure(deployment: str, directory: Path, seconds: float, stages: StageDispl
         return
     with serving(deployment) as endpoint:
         model = endpoint.client().model()
-        BenchRun(WARM_UP, endpoint, model, stages).load(WARM_UP)
+        BenchRun(WARM_UP_LOAD, endpoint, model, stages).load(WARM_UP_LOAD)
         for each in lacking:
             config = each.bench(seconds)
             report = BenchRun(config, endpoint, model, stages).load(config)
             each.file(directory, "real").write_bytes(msgspec.json.encode(report))
-        costs = calibrate(endpoint, WARM_UP, model)
+        costs = calibrate(endpoint, WARM_UP_LOAD, model)
         (directory / f"{deployment} costs.json").write_bytes(msgspec.json.encode(costs))
 
 
 def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
     """Simulates a set-up with the costs that its deployment's workers have learned."""
-    prefill, decode = COUNTS[set_up.deployment]
+    prefill, decode = WORKERS_BY_DEPLOYMENT[set_up.deployment]
     given = set_up.bench(seconds)
     load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
     costs = str(directory / f"{set_up.deployment} costs.json")
@@ -156,7 +156,7 @@ def compare(deployments: Sequence[str], directory: Path, seconds: float, stages:
 def wrong_orders(found: Sequence[Compared]) -> tuple[int, list[str]]:
     """Counts pairs of set-ups whose real figures differ, and names the pairs that are simulated in another order."""
     distinct, wrong = 0, []
-    for at, name in enumerate(FIGURES):
+    for at, name in enumerate(FIGURE_NAMES):
         for one, other in combinations(found, 2):
             here, there = sorted((one, other), key=lambda each: each.real[at])
             if here.real[at] and there.real[at] / here.real[at] > 1 + DISTINCT_SHARE:
@@ -167,7 +167,9 @@ def wrong_orders(found: Sequence[Compared]) -> tuple[int, list[str]]:
 
 
 def show(found: Sequence[Compared]) -> None:
-    print(head("set-up", "prompts", "load", "requests", *(f"{name}, real / simulated" for name in FIGURES), "error"))
+    print(
+        head("set-up", "prompts", "load", "requests", *(f"{name}, real / simulated" for name in FIGURE_NAMES), "error")
+    )
     for each in found:
         pairs = [f"{here:.4g} / {there:.4g}" for here, there in zip(each.real, each.simulated, strict=True)]
         print(row(*each.set_up, each.requests, *pairs, f"{max(each.errors()):.1%}"))
@@ -182,7 +184,7 @@ def show(found: Sequence[Compared]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.against_real", description=__doc__)
     parser.add_argument("--seconds", type=float, default=45.0, help="that each load lasts")
-    parser.add_argument("--deployment", choices=sorted(COUNTS), action="append", help="only this")
+    parser.add_argument("--deployment", choices=sorted(WORKERS_BY_DEPLOYMENT), action="append", help="only this")
     parser.add_argument("--directory", type=Path, help="keeps reports")
     given = parser.parse_args()
 
@@ -190,7 +192,7 @@ def main() -> int:
         with TemporaryDirectory() as folder:
             directory = given.directory or Path(folder)
             directory.mkdir(exist_ok=True)
-            found = compare(given.deployment or list(COUNTS), directory, given.seconds, stages)
+            found = compare(given.deployment or list(WORKERS_BY_DEPLOYMENT), directory, given.seconds, stages)
             stages.settle()
             show(found)
 

@@ -19,7 +19,7 @@ from simulation.simulation import DeploymentSimulation
 from workloads.table import table
 from workloads.trace import MOONCAKE_BLOCK_TOKENS, MooncakeRow
 
-REQUESTS, SECONDS = 23_608, 3600.0
+REQUESTS_PER_HOUR, HOUR_S = 23_608, 3600.0
 ARRIVALS_PERIOD_MS = 3000
 """Arrivals are published in multiples of it."""
 AGENTS = 200
@@ -29,14 +29,14 @@ OWN_MEDIAN_TOKENS, OWN_SIGMA, MAX_OWN_TOKENS = 1800, 1.05, 100_000
 OUTPUT_MEDIAN_TOKENS, OUTPUT_SIGMA, MAX_OUTPUT_TOKENS = 100, 1.1, 2000
 
 
-def generate(chance: random.Random, requests: int = REQUESTS) -> list[MooncakeRow]:
+def generate(chance: random.Random, requests: int = REQUESTS_PER_HOUR) -> list[MooncakeRow]:
     """Draws the hour."""
     sizes = [chance.randint(*PREFIX_BLOCKS) for _ in range(AGENTS)]
     starts = [sum(sizes[:at]) for at in range(AGENTS)]
     weights = [1 / (1 + at) for at in range(AGENTS)]
     fresh = sum(sizes)
     rows = []
-    for at in sorted(chance.uniform(0, 1000 * SECONDS) for _ in range(requests)):
+    for at in sorted(chance.uniform(0, 1000 * HOUR_S) for _ in range(requests)):
         (agent,) = chance.choices(range(AGENTS), weights)
         own = min(MAX_OWN_TOKENS, max(1, round(chance.lognormvariate(0, OWN_SIGMA) * OWN_MEDIAN_TOKENS)))
         output = min(MAX_OUTPUT_TOKENS, max(1, round(chance.lognormvariate(0, OUTPUT_SIGMA) * OUTPUT_MEDIAN_TOKENS)))
@@ -51,7 +51,7 @@ def generate(chance: random.Random, requests: int = REQUESTS) -> list[MooncakeRo
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.mooncake_hour", description=__doc__)
     parser.add_argument("--trace", help="Mooncake's own file; without it, requests are generated")
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="the first of the hour")
+    parser.add_argument("--requests", type=int, default=REQUESTS_PER_HOUR, help="the first of the hour")
     parser.add_argument("--prefill", type=int, default=2)
     parser.add_argument("--decode", type=int, default=2)
     parser.add_argument("--gpu", default="H100")

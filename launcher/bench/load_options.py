@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, FilePath, Seconds, TPOTLimit, TTFTLimit
+from contracts.kinds import Count, FilePath, LengthsText, Rate, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
 from workloads.arrivals import Arrivals, Profile
 from workloads.conversations import ConversationWorkload
@@ -25,15 +25,11 @@ ONE_TURN = Lengths(1, 1)
 class WorkloadOptions(Struct, frozen=True, kw_only=True):
     """Arrivals, lengths, objective and seed."""
 
-    rate: Annotated[
-        float, Meta(extra={"metavar": "RATE"}, gt=0, description="requests per second; with --peak, the lowest rate")
-    ] = 2.0
+    rate: Annotated[Rate, Meta(gt=0, description="requests per second; with --peak, the lowest rate")] = 2.0
     profile: Annotated[
         Profile, Meta(description="how the rate changes from --rate to --peak: constant, ramp, sinusoid or steps")
     ] = "constant"
-    peak: Annotated[
-        float, Meta(extra={"metavar": "RATE"}, ge=0, description="highest rate of a profile, in requests per second")
-    ] = 0.0
+    peak: Annotated[Rate, Meta(ge=0, description="highest rate of a profile, in requests per second")] = 0.0
     period: Annotated[Seconds, Meta(description="seconds of a ramp, of all steps, or of a sinusoid's wave")] = 60.0
     burstiness: Annotated[
         float,
@@ -42,17 +38,15 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
     seconds: Annotated[Seconds, Meta(description="seconds for which requests are sent, at each rate")] = 30.0
     requests: Annotated[Count, Meta(description="requests at most; 0: as many as the seconds hold")] = 0
     prompt_tokens: Annotated[
-        str,
+        LengthsText,
         Meta(
-            extra={"metavar": "LENGTHS"},
             description="lengths of prompts of random token ids: 256, uniform:64-1024, lognormal:300,0.8 (median, "
             "sigma); empty: example chats",
         ),
     ] = ""
     output_tokens: Annotated[
-        str,
+        LengthsText,
         Meta(
-            extra={"metavar": "LENGTHS"},
             description="lengths of answers, spelled like those of prompts; empty: as each example chat suits",
         ),
     ] = ""
@@ -60,16 +54,14 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
         Count, Meta(description="tokens of a prefix that all prompts of token ids share, beyond their own length")
     ] = 0
     turns: Annotated[
-        str,
+        LengthsText,
         Meta(
-            extra={"metavar": "LENGTHS"},
             description="requests of a conversation, each behind the whole text before it: a number or a distribution",
         ),
     ] = "1"
     turn_tokens: Annotated[
-        str,
+        LengthsText,
         Meta(
-            extra={"metavar": "LENGTHS"},
             description="tokens that each later turn adds behind the answer, of a person or a tool",
         ),
     ] = "64"
@@ -196,8 +188,16 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
             )
         return rates
 
+    def ways(self) -> dict[str, object]:
+        """Returns the options that each say when requests are sent, and of which a load has one at most."""
+        return {"--trace": self.trace, "--find-goodput": self.find_goodput, "--sweep": self.sweep}
+
     def check_load(self) -> None:
-        """Raises `ConfigError` for arrivals, lengths or rates that make no load."""
+        """Raises `ConfigError` for arrivals, lengths or rates that make no load, and for two ways of one."""
+        ways = self.ways()
+        given = [name for name, value in ways.items() if value]
+        if len(given) > 1:
+            raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
         self.arrivals()
         for length in self.prompt_lengths():
             structs.replace(self, prompt_tokens=length).workload()

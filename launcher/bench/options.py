@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, FilePath, Positive, Seconds
+from contracts.kinds import Count, FilePath, Name, Positive, Seconds
 from launcher.bench.load_options import LoadOptions
 from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
 
@@ -18,9 +18,7 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     """
 
     url: EndpointURL = ""
-    model: Annotated[
-        str, Meta(extra={"metavar": "NAME"}, description="name of the model; empty: the first that the endpoint names")
-    ] = ""
+    model: Annotated[Name, Meta(description="name of the model; empty: the first that the endpoint names")] = ""
     api_key_file: EndpointKeyFile = ""
     cert: EndpointCert = ""
     concurrency: Annotated[
@@ -48,17 +46,11 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
         ),
     ] = ""
 
+    def ways(self) -> dict[str, object]:
+        return {"--concurrency": self.concurrency, **super().ways()}
+
     def check(self) -> None:
         """Raises `ConfigError` for options that exclude each other, before anything is sent."""
-        ways = {
-            "--concurrency": self.concurrency,
-            "--trace": self.trace,
-            "--find-goodput": self.find_goodput,
-            "--sweep": self.sweep,
-        }
-        given = [name for name, value in ways.items() if value]
-        if len(given) > 1:
-            raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
         if self.compare:
             raise ConfigError("--compare", self.compare, "stands alone: ./baton bench --compare before.json after.json")
         self.check_load()

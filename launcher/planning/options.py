@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 from msgspec import Meta
 
 from contracts.errors import ConfigError
-from contracts.kinds import Count, FilePath, KVDtype, ModelSource, Positive, Quantization
+from contracts.kinds import Count, FilePath, KVDtype, ModelConfigSource, Names, Positive, Quantization, Rate
 from infra.config.engine import WIDTHS
 from launcher.bench.load_options import WorkloadOptions
 from launcher.planning.device_file import priced, with_device_file
@@ -25,9 +25,7 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
     2000 --output-tokens 200 --slo-ttft-ms 1000 --slo-tpot-ms 50 | ./baton plan --memory --model meta-llama/Llama-3.1-8B
     """
 
-    model: Annotated[
-        ModelSource, Meta(description="directory of a model with config.json, or its id on the Hugging Face hub")
-    ]
+    model: ModelConfigSource
     devices: Annotated[
         str,
         Meta(
@@ -50,16 +48,14 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
         str, Meta(extra={"metavar": "N,…"}, description="devices of a worker (--tensor-parallel), of 1, 2, 4 and 8")
     ] = "1,2,4,8"
     quantization: Annotated[
-        str,
+        Names,
         Meta(
-            extra={"metavar": "NAMES"},
             description="formats of weights, of none, int8, int4 and fp8; empty: all, with --memory none",
         ),
     ] = ""
     kv_dtype: Annotated[
-        str,
+        Names,
         Meta(
-            extra={"metavar": "NAMES"},
             description="formats of KV, of auto (16 bits), fp8 and int8; empty: all, with --memory auto",
         ),
     ] = ""
@@ -72,9 +68,8 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
     ] = 2048
     batch: Annotated[Count, Meta(description="with --memory: sequences; 0: as many as fit")] = 0
     tokens_per_s: Annotated[
-        float,
+        Rate,
         Meta(
-            extra={"metavar": "RATE"},
             ge=0,
             description="with --memory: output tokens per second of a device, measured, to price; 0: none",
         ),

@@ -7,13 +7,13 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from benchmarks.simulated.mooncake_hour import REQUESTS, generate
+from benchmarks.simulated.mooncake_hour import REQUESTS_PER_HOUR, generate
 from workloads.trace import read_trace
 
 
 def test_the_hour_has_the_published_figures(tmp_path: Path) -> None:
     rows = generate(random.Random(0))
-    assert len(rows) == REQUESTS and rows[-1].timestamp < 3_600_000
+    assert len(rows) == REQUESTS_PER_HOUR and rows[-1].timestamp < 3_600_000
     assert fmean(row.input_length for row in rows) == pytest.approx(8596, rel=0.05)
     assert fmean(row.output_length for row in rows) == pytest.approx(182, rel=0.05)
     seen: set[int] = set()
