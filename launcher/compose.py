@@ -16,6 +16,7 @@ from launcher.container import (
     DEMO_WEIGHTS,
     HOME_DIRECTORY,
     IMAGE,
+    LOG_LIMITS,
     MODELS_DIRECTORY,
     PYTHON_COMMAND,
     RANKS_SHARED_MEMORY,
@@ -34,6 +35,7 @@ from launcher.deployment import (
     describe,
     placed,
 )
+from launcher.monitoring_containers import VOLUMES, monitoring
 from launcher.options import DeploymentOptions, HostWorkersConfig
 from launcher.yaml_text import Value, as_yaml
 
@@ -67,6 +69,12 @@ COMPOSE_HEADER = """\
 #   BATON_KV_DTYPE                number format of KV in their pools: auto (the model's), fp8 or int8
 #   BATON_SPECULATION             proposer of draft tokens: none, ngram, draft, medusa, eagle or auto, with
 #   BATON_DRAFT_MODEL, BATON_MEDUSA, BATON_EAGLE   the weights of the proposer, below /models
+#
+# `docker compose --profile monitoring up` also starts Prometheus with the alert rules (127.0.0.1:9090) and Grafana with
+# the board (127.0.0.1:3000, user admin), from the files of docs/monitoring.
+#
+#   BATON_MONITORING_KEY=./keys/dashboard   a file with an operator's key, which Prometheus uses if clients need keys
+#   BATON_GRAFANA_PASSWORD        the first password of Grafana's user admin
 """
 
 FIELD_VARIABLES = {
@@ -96,8 +104,6 @@ FIELD_VARIABLES = {
 
 PORT_VARIABLES = {"gateway": "BATON_PORT", "dashboard": "BATON_DASHBOARD_PORT"}
 SCHEME_VARIABLE = "${BATON_SCHEME:-http}"
-LOG_LIMITS: Value = {"driver": "json-file", "options": {"max-size": "16m", "max-file": "4"}}
-"""By default Docker keeps all of a container's output, until the disk is full."""
 START_MINUTES = {"workers": 10, "gateway": 2}
 """Minutes in which failed health checks do not count."""
 ALL_GPUS = "all"
@@ -167,15 +173,16 @@ def locations() -> Locations:
 
 def composed(config: ComposeConfig) -> Value:
     deployment = described(config.device)
-    volumes: Value = {name: {} for service in deployment.services for name in service.keeps}
+    volumes = [name for service in deployment.services for name in service.keeps]
     return {
         "services": {
             "redis": _redis(*deployment.of("redis")),
             "workers": _workers(config, deployment.of(*WORKERS)),
             **{service.role: _front(service) for service in deployment.of("gateway", "dashboard")},
+            **monitoring(),
         },
         "networks": {"inside": {}},
-        "volumes": volumes,
+        "volumes": {name: {} for name in (*volumes, *VOLUMES)},
         "secrets": {"baton": {"file": "${BATON_SECRET_FILE:-./secret}"}},
     }
 

@@ -2,6 +2,7 @@
 
 from contracts.version import BATON_VERSION
 from launcher.deployment import Service, Volume
+from launcher.yaml_text import Value
 
 IMAGE = f"baton:{BATON_VERSION}"
 APP_DIRECTORY = "/app"
@@ -25,6 +26,9 @@ TRITON_CACHE = f"{DATA_DIRECTORIES['cache']}/triton"  # compiled kernels, which 
 
 READY_MARK = '"stage":"ready"'
 """What the line of a ready service's status file contains."""
+
+LOG_LIMITS: Value = {"driver": "json-file", "options": {"max-size": "16m", "max-file": "4"}}
+"""By default Docker keeps all of a container's output, until the disk is full."""
 
 REDIS_IMAGE = "redis:8.2"
 REDIS_PING = ("redis-cli", "ping")

@@ -40,6 +40,7 @@ from infra.config.store import StoreConfig
 from infra.config.transfer import TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
+MONITORING_DIRECTORY = ROOT / "docs" / "monitoring"  # board, alert rules, and settings of their servers
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
 DEMO_NAME = "baton-demo"  # model name for clients
 

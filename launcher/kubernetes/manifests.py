@@ -3,7 +3,7 @@
 from launcher.deployment import WORKERS
 from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
 from launcher.kubernetes.disruption import disruption_budget
-from launcher.kubernetes.monitoring import service_monitor
+from launcher.kubernetes.monitoring import board_and_alerts, service_monitor
 from launcher.kubernetes.network import network_policy
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.outside import way_in
@@ -33,4 +33,6 @@ def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
     made += way_in(config)
     if config.service_monitor:
         made.append(service_monitor(config))
+    if config.board_and_alerts:
+        made += board_and_alerts(config)
     return made

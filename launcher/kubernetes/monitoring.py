@@ -1,10 +1,16 @@
-"""Makes the ServiceMonitor that tells the Prometheus operator to scrape the gateways."""
+"""Makes what Prometheus' operator and Grafana take: the ServiceMonitor, the alert rules, the board."""
+
+import yaml
 
 from launcher.kubernetes.names import metadata, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
+from launcher.options import MONITORING_DIRECTORY
 from launcher.yaml_text import Value
 
 SCRAPE_INTERVAL = "15s"
+OPERATOR_API = "monitoring.coreos.com/v1"
+BOARD_LABEL = {"grafana_dashboard": "1"}
+"""By which the sidecar of Grafana's chart, and so of kube-prometheus-stack, finds boards."""
 
 
 def service_monitor(config: ManifestsConfig) -> Value:
@@ -19,10 +25,27 @@ def service_monitor(config: ManifestsConfig) -> Value:
         # Prometheus connects to pod addresses, but the certificate is for the name that clients use.
         endpoint["tlsConfig"] = {"ca": certificate, "insecureSkipVerify": True}
     made = metadata(config, "gateway", "gateway")
-    made["labels"] |= dict(label.split("=", 1) for label in config.monitor_label)
+    made["labels"] |= _wanted_labels(config)
     return {
-        "apiVersion": "monitoring.coreos.com/v1",
+        "apiVersion": OPERATOR_API,
         "kind": "ServiceMonitor",
         "metadata": made,
         "spec": {"selector": {"matchLabels": selector(config, "gateway")}, "endpoints": [endpoint]},
     }
+
+
+def board_and_alerts(config: ManifestsConfig) -> list[Value]:
+    """Makes the PrometheusRule and the ConfigMap with the board, from the files of docs/monitoring."""
+    rules, board = metadata(config, "alerts"), metadata(config, "board")
+    rules["labels"] |= _wanted_labels(config)
+    board["labels"] |= BOARD_LABEL
+    spec = yaml.safe_load((MONITORING_DIRECTORY / "alerts.yaml").read_text())
+    data = {"baton.json": (MONITORING_DIRECTORY / "grafana.json").read_text()}
+    return [
+        {"apiVersion": OPERATOR_API, "kind": "PrometheusRule", "metadata": rules, "spec": spec},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": board, "data": data},
+    ]
+
+
+def _wanted_labels(config: ManifestsConfig) -> dict[str, str]:
+    return dict(label.split("=", 1) for label in config.monitor_label)

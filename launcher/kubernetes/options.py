@@ -81,7 +81,7 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     COMMON_OPTIONS: ClassVar = (
         *("model", "image", "name", "namespace", "prefill", "decode", "gpus", "gpu_name", "max_prefill", "max_decode"),
         *("worker_memory", "models_claim", "models_size", "hf_token_secret", "secret_file", "existing_secret"),
-        *("api_keys", "slo", "service_monitor"),
+        *("api_keys", "slo", "service_monitor", "board_and_alerts"),
     )
 
     name: Annotated[
@@ -213,11 +213,18 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     service_monitor: Annotated[
         bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")
     ] = False
+    board_and_alerts: Annotated[
+        bool,
+        Meta(
+            description="whether a PrometheusRule with the alert rules is written, and a ConfigMap with Grafana's "
+            "board (label grafana_dashboard=1)"
+        ),
+    ] = False
     monitor_label: Annotated[
         tuple[str, ...],
         Meta(
             extra={"metavar": "NAME=VALUE"},
-            description="label of the ServiceMonitor, NAME=VALUE; may be repeated. An operator selects monitors by "
-            "label: kube-prometheus-stack's by release=ITS-RELEASE",
+            description="label of the ServiceMonitor and the PrometheusRule, NAME=VALUE; may be repeated. An operator "
+            "selects both by label: kube-prometheus-stack's by release=ITS-RELEASE",
         ),
     ] = ()

@@ -1,5 +1,6 @@
 """compose.yaml is what the description says, as Docker Compose reads it; and the image's list of packages."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,9 +17,10 @@ from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
 from infra.config.operators import OPERATORS_VARIABLE
 from launcher.compose import compose, described, host_workers, locations
-from launcher.container import TRITON_CACHE
+from launcher.container import IMAGE, TRITON_CACHE
 from launcher.deployment import placed
 from launcher.is_ready import is_ready
+from launcher.monitoring_containers import PROFILE
 from launcher.options import ROOT, DeploymentOptions, HostWorkersConfig
 
 COMPOSE_FILE = ROOT / "compose.yaml"
@@ -41,14 +43,16 @@ def composed() -> Any:
     return read(COMPOSE_FILE)
 
 
-def read(path: Path, **settings: str) -> Any:
-    """A file as Docker Compose reads it with these variables."""
+def read(path: Path, *profiles: str, **settings: str) -> Any:
+    """A file as Docker Compose reads it with these profiles and variables. It prints those of other profiles too."""
     program = shutil.which("docker-compose")
     assert program is not None
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **settings}
     result = subprocess.run([program, "-f", str(path), "config"], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    return yaml.safe_load(result.stdout)
+    found = yaml.safe_load(result.stdout)
+    chosen = {name for name, one in found["services"].items() if set(one.get("profiles", ())) <= set(profiles)}
+    return found | {"services": {name: one for name, one in found["services"].items() if name in chosen}}
 
 
 def test_whoever_downloads_has_the_users_token(composed: Any) -> None:
@@ -65,6 +69,22 @@ def test_whoever_downloads_has_the_users_token(composed: Any) -> None:
 
 def test_the_services_are_there(composed: Any) -> None:
     assert set(composed["services"]) == {"redis", *OURS}
+
+
+def test_a_profile_adds_prometheus_and_grafana_with_the_files_of_the_checkout() -> None:
+    made = read(COMPOSE_FILE, PROFILE, BATON_SCHEME="https", BATON_MONITORING_KEY="./keys/dashboard")["services"]
+    assert set(made) == {"redis", *OURS, "prometheus", "grafana"}
+    for name, wanted in {"prometheus": "/etc/prometheus", "grafana": "/etc/grafana"}.items():
+        assert made[name]["read_only"] is True and all("127.0.0.1" in str(port) for port in made[name]["ports"])
+        mounted = [str(each).split(":") for each in made[name]["volumes"]]
+        files = {target: Path(source) for source, target, *_ in mounted if target.startswith(wanted)}
+        assert len(files) == 3 and all(file.is_file() for file in files.values()), files
+    mounted = [str(each) for each in made["prometheus"]["volumes"]]
+    assert f"{ROOT}/keys/dashboard:/run/secrets/key:ro" in mounted
+    (targets,) = [each for each in mounted if each.endswith("/etc/prometheus/targets.json:ro")]
+    ((target,), labels) = json.loads(Path(targets.split(":")[0]).read_text())[0].values()
+    host, port = target.split(":")
+    assert (made[host]["image"], port, labels) == (IMAGE, "8000", {"__scheme__": "https"})
 
 
 def test_everything_has_a_health_check(composed: Any) -> None:

@@ -54,21 +54,21 @@ def rules() -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def prometheus(running: Running, key: str, directory: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Runs a Prometheus that scrapes the gateway every second, with an operator's key, and knows the rules."""
-    scrape = {
-        "job_name": "baton",
-        "static_configs": [{"targets": [running.url.removeprefix("http://")]}],
-        "authorization": {"credentials": key},
-    }
-    config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(ALERTS)],
-        "scrape_configs": [scrape],
-    }
-    (directory / "prometheus.json").write_text(json.dumps(config))
+    """Runs a Prometheus that scrapes the gateway every second, with an operator's key, and knows the rules.
+
+    Its settings are those of compose.yaml's, at other places.
+    """
+    settings = (MONITORING / "prometheus.yaml").read_text()
+    settings = re.sub(r"(_interval): \w+", r"\1: 1s", settings).replace("/run/secrets", str(directory))
+    (directory / "prometheus.yaml").write_text(settings)
+    (directory / "key").write_text(key)
+    shutil.copy(ALERTS, directory)
+    (target,) = json.loads((MONITORING / "targets-http.json").read_text())
+    target["targets"] = [running.url.removeprefix("http://")]
+    (directory / "targets.json").write_text(json.dumps([target]))
     with listen("127.0.0.1", 0) as place:
         port = place.getsockname()[1]
-    words = ["prometheus", f"--config.file={directory}/prometheus.json", f"--storage.tsdb.path={directory}/data"]
+    words = ["prometheus", f"--config.file={directory}/prometheus.yaml", f"--storage.tsdb.path={directory}/data"]
     process = subprocess.Popen(
         [*words, f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

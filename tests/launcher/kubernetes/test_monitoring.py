@@ -1,7 +1,18 @@
-"""The ServiceMonitor, as Prometheus' operator documents it, finds the gateways' Service and asks as it has to."""
+"""The ServiceMonitor, as Prometheus' operator documents it, finds the gateways' Service and asks as it has to.
 
+Beside it: the alert rules and the board, where the operator and Grafana's sidecar look for them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
+import yaml
+
+from launcher.options import MONITORING_DIRECTORY
 from tests.launcher.kubernetes.written import of_kind, written
 
 
@@ -31,3 +42,22 @@ def test_it_has_the_label_by_which_an_operator_looks_for_it(tmp_path: Path) -> N
     assert monitor["metadata"]["labels"]["release"] == "metrics"
     (own,) = of_kind(written("secured", tmp_path), "ServiceMonitor").values()
     assert "release" not in own["metadata"]["labels"]
+
+
+def test_the_board_and_the_alert_rules_are_those_of_the_files(tmp_path: Path) -> None:
+    made = written("hub", tmp_path)
+    (rules,) = of_kind(made, "PrometheusRule").values()
+    assert rules["metadata"]["labels"]["release"] == "metrics"
+    assert rules["spec"] == yaml.safe_load((MONITORING_DIRECTORY / "alerts.yaml").read_text())
+    board = of_kind(made, "ConfigMap")["qwen-board"]
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["baton.json"])["uid"] == "baton"
+    assert of_kind(written("demo", tmp_path), "PrometheusRule") == {}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None and "CI" not in os.environ, reason="no promtool on the PATH")
+def test_prometheus_takes_the_rules_as_the_operator_hands_them_on(tmp_path: Path) -> None:
+    (rules,) = of_kind(written("secured", tmp_path), "PrometheusRule").values()
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules["spec"]))
+    done = subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yaml"], capture_output=True, text=True)
+    assert done.returncode == 0 and "12 rules found" in done.stdout, done.stdout + done.stderr

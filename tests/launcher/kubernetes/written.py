@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "service_monitor": True,
         "prefill": 2,
         "monitor_label": ("release=metrics",),
+        "board_and_alerts": True,
         "hf_token_secret": "hub",
         "models_access": "pod",
         "worker_surge": 1,
@@ -43,7 +44,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
             scratch_size=1 << 30,
         ),
     },
-    "secured": {"model": "/models/mine", "api_keys": True, "tls": True, "service_monitor": True, "gateways": 2},
+    "secured": {
+        "model": "/models/mine",
+        "api_keys": True,
+        "tls": True,
+        "service_monitor": True,
+        "gateways": 2,
+        "board_and_alerts": True,
+    },
     "theirs": {
         "model": "Qwen/Qwen3-0.6B",
         "redis": "rediss://:their-password@redis.example:6380/0",
