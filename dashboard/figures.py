@@ -101,9 +101,7 @@ class Stage(NamedTuple):
 
 
 def judge(record: FinishedRecord) -> Outcome:
-    if record.outcome == "finished":
-        return Outcome.GOOD if record.good else Outcome.LATE
-    return Outcome(record.outcome)
+    return Outcome(record.judged())
 
 
 def glance(records: Sequence[FinishedRecord], now: float, window: float) -> Glance:

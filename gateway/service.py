@@ -285,6 +285,7 @@ class Gateway:
             adapters=sorted(self.requests.adapters()),
             standing=standing,
             refused=dict(+self.refusals.counts),
+            judged=dict(self.metrics.judged),
         )
 
 

@@ -10,6 +10,7 @@ from infra.redis.records import (
     LATENCY_STEPS,
     FinishedRecord,
     IntervalRecord,
+    Judgement,
     RoleUse,
     TenantUse,
 )
@@ -27,7 +28,7 @@ class IntervalSums:
         self._clear()
 
     def ended(self, record: FinishedRecord) -> None:
-        outcome = ("good" if record.good else "late") if record.outcome == "finished" else record.outcome
+        outcome = record.judged()
         self._outcomes[outcome] += 1
         if outcome == "late":
             self._missed[record.objective.missed(record.ttft_ms, record.tpot_ms)] += 1
@@ -93,7 +94,7 @@ class IntervalSums:
         )
 
     def _clear(self) -> None:
-        self._outcomes: Counter[str] = Counter()
+        self._outcomes: Counter[Judgement] = Counter()
         self._missed: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()

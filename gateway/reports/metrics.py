@@ -1,6 +1,7 @@
 """Prometheus metrics, under the names that dashboards for LLM serving query, and Baton's own goodput."""
 
 import platform
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
@@ -17,7 +18,7 @@ from gateway.reports.role_metrics import RoleMetrics
 from gateway.reports.tenant_metrics import TenantMetrics
 from gateway.reports.worker_metrics import OwnSequences, WorkerFigures
 from gateway.workers.worker import Worker
-from infra.redis.records import FinishedRecord
+from infra.redis.records import FinishedRecord, Judgement
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets in seconds, of times per request and of times per token.
@@ -32,6 +33,7 @@ class Metrics:
     def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._registry = CollectorRegistry()
         self._model = model
+        self.judged: Counts[Judgement] = Counts()  # requests that have ended
         self.choices = ChoiceMetrics(model, self._registry)
         self.predictions = Predictions(model, self._registry)
         self.roles = RoleMetrics(model)
@@ -121,6 +123,7 @@ class Metrics:
 
     def ended(self, record: FinishedRecord) -> None:
         self._in_progress.labels(self._model).dec()
+        self.judged[record.judged()] += 1
         self._ended.labels(self._model, record.outcome).inc()
         self.tenants.ended(record)
         self._prompt.labels(self._model).inc(record.prompt_tokens)

@@ -20,6 +20,8 @@ HEARTBEAT_S = 1.0
 """Between two renewals of a record."""
 Role = Literal["prefill", "decode"]
 Outcome = Literal["finished", "failed", "cancelled", "refused"]
+Judgement = Literal["good", "late", "failed", "cancelled", "refused"]
+"""What a request counts as once it has ended: a finished request is good if it met its objective, else late."""
 State = Literal["queued", "prefill", "decode"]
 
 
@@ -228,6 +230,7 @@ class GatewayRecord(Struct, frozen=True):
     figures: str = ""  # metrics in Prometheus' text format
     standing: Standing = Standing()  # the load of the workers and the demand, as this gateway sees them
     refused: dict[str, int] = {}  # requests answered with 429 or 503, by error code
+    judged: dict[Judgement, int] = {}  # requests that ended since its start
 
 
 class AttemptRecord(Struct, frozen=True):
@@ -283,6 +286,11 @@ class FinishedRecord(Struct, frozen=True):
     tenant: str = ""  # owner of its API key; empty: the gateway has no keys
     tries: tuple[AttemptRecord, ...] = ()  # the last `MAX_RECORDED_ATTEMPTS` attempts, in the order of their beginning
 
+    def judged(self) -> Judgement:
+        if self.outcome == "finished":
+            return "good" if self.good else "late"
+        return self.outcome
+
 
 INTERVAL_S = 30.0
 """Length of the intervals that gateways sum up for the history, in s of server time."""
@@ -315,7 +323,7 @@ class IntervalRecord(Struct, frozen=True):
 
     gateway: str  # epoch
     ended_at: float  # server time, s
-    outcomes: dict[str, int] = {}  # good, late, failed, refused or cancelled
+    outcomes: dict[Judgement, int] = {}
     missed: dict[str, int] = {}  # late requests, by missed limit
     failed: dict[str, int] = {}  # by error code
     refused: dict[str, int] = {}  # by error code

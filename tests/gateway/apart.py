@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from contracts.messages.job import AnyJob
-from infra.redis.records import Role
+from infra.redis.records import Role, WorkerLoad
 from tests.gateway.peer import Peer
 
 SECONDS = 30.0
@@ -15,15 +15,22 @@ SECONDS = 30.0
 
 @asynccontextmanager
 async def peer_apart(
-    role: Role, redis_url: str, secret: bytes, model: Path, answer: Callable[[AnyJob, int], list[int]]
+    role: Role,
+    redis_url: str,
+    secret: bytes,
+    model: Path,
+    answer: Callable[[AnyJob, int], list[int]],
+    load: WorkerLoad | None = None,
 ) -> AsyncIterator[None]:
-    """Runs a peer until the context ends. Raises what it raises."""
+    """Runs a peer, which reports `load`, until the context ends. Raises what it raises."""
     ready, over = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         peer = await Peer(role, redis_url, secret, str(model), answer).start()
+        peer.load = load or peer.load
+        await peer.beat()
         ready.set()
         try:
             await over.wait()

@@ -1,6 +1,7 @@
 """Endpoints without a prompt: readiness, versions, load, figures, the page."""
 
 import platform
+from collections import Counter
 from typing import Any
 
 from msgspec import Struct, structs
@@ -17,7 +18,7 @@ from gateway.web.routes.models import context_of
 from gateway.web.routes.page import page
 from gateway.web.serving import Serving, reply
 from gateway.workers.unreached import UnreachedPair
-from infra.redis.records import GatewayRecord, WorkerRecord
+from infra.redis.records import GatewayRecord, Judgement, WorkerRecord
 from pricing.standing import Standing
 
 
@@ -58,6 +59,7 @@ class GatewayLife(Struct, frozen=True):
     epoch: str
     started_at: float  # s since 1970
     in_progress: int  # answers, as last reported
+    judged: dict[Judgement, int]  # requests that have ended since `started_at`
 
 
 class Stats(Struct, frozen=True):
@@ -68,6 +70,7 @@ class Stats(Struct, frozen=True):
     standing: Standing  # of the workers by role, as last seen by the gateway that was asked
     gateways: list[GatewayLife]  # all gateways that share this port; empty: the port is not shared
     unreached: tuple[UnreachedPair, ...]  # the first of each pair cannot connect to the second
+    judged: dict[Judgement, int]  # requests that have ended: of all gateways that share this port, else of this one
 
 
 class Nothing(Struct, frozen=True):
@@ -94,8 +97,11 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def stats(request: Request) -> Response:
         found = [_life(record) for record in await gateway.siblings()]
-        standing = gateway.metrics.roles.standing
-        return reply(Stats(_facts(gateway), await gateway.stats(), standing, found, gateway.discovery.unreached))
+        judged = (
+            sum((Counter(life.judged) for life in found), Counter[Judgement]()) if found else gateway.metrics.judged
+        )
+        standing, unreached = gateway.metrics.roles.standing, gateway.discovery.unreached
+        return reply(Stats(_facts(gateway), await gateway.stats(), standing, found, unreached, dict(judged)))
 
     async def metrics(request: Request) -> Response:
         return Response(await gateway.figures(), media_type=CONTENT_TYPE)
@@ -124,7 +130,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 def _life(record: GatewayRecord) -> GatewayLife:
-    return GatewayLife(record.epoch, record.started_at, record.in_progress)
+    return GatewayLife(record.epoch, record.started_at, record.in_progress, record.judged)
 
 
 def _facts(gateway: Gateway) -> GatewayFacts:
