@@ -19,6 +19,7 @@ from torch import Tensor
 F32 = gguf.GGMLQuantizationType.F32
 PERMUTED = ("llama", "granite", "smollm3")
 ADDED_ONE = ("gemma", "gemma2", "gemma3")
+ROUTERS = ("mlp.gate.weight", "moe.gate.weight", "mlp.router.weight")
 KindOf = Callable[[str], Any]
 """Returns the type that the matrix of this name is stored as."""
 
@@ -28,15 +29,27 @@ def interleaved(weight: Any, heads: int) -> Any:
     return weight.reshape(heads, 2, len(weight) // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
+SCALE_BYTES = {
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    **{"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)},
+}
+"""Where a type's blocks have fp16 numbers; others have one at the beginning."""
+
+
 def blocks_of(kind: Any, shape: tuple[int, ...], seed: int = 0) -> Any:
     """Makes random valid blocks of a type, uint8 `[out, bytes of a row]`: its scales are small numbers."""
     generator = np.random.default_rng(seed)
     block, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = generator.integers(0, 256, (*shape[:-1], shape[-1] // block, size), dtype=np.uint8)
     scale = generator.uniform(0.5, 2.0, (*blocks.shape[:-1], 2)).astype(np.float16) / np.float16(2048)
-    places = {"Q6_K": ((208, 0),), "Q8_0": ((0, 0),), "Q4_0": ((0, 0),), "Q5_0": ((0, 0),)}
-    for at, which in places.get(kind.name, ((0, 0), (2, 1))):
-        blocks[..., at : at + 2] = scale[..., which : which + 1].view(np.uint8)
+    if kind.name == "MXFP4":  # a power of two
+        blocks[..., 0] = generator.integers(112, 120, blocks.shape[:-1])
+    elif kind.name == "IQ1_M":  # four bits of the scale in each of four words
+        digits = scale[..., :1].view(np.uint16) >> np.array([0, 4, 8, 12], np.uint16) & 15
+        blocks[..., 49::2] = blocks[..., 49::2] & 15 | (digits << 4).astype(np.uint8)
+    else:
+        for which, at in enumerate(SCALE_BYTES.get(kind.name, (0,))):
+            blocks[..., at : at + 2] = scale[..., which : which + 1].view(np.uint8)
     return blocks.reshape(*shape[:-1], -1)
 
 
@@ -59,10 +72,10 @@ def write_gguf(
     change(writer)
     number = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
-    for name, values in _stacked(tensors).items():
+    for name, values in _stacked(separated(tensors)).items():
         values = _converted(name, values.float().numpy(), architecture, config)
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        kind = stored(name) if values.ndim > 1 and not name.endswith(("mlp.gate.weight", "moe.gate.weight")) else F32
+        kind = stored(name) if values.ndim > 1 and not name.endswith((*ROUTERS, "bias")) else F32
         writer.add_tensor(theirs, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -73,13 +86,51 @@ def write_gguf(
 
 def dequantized(original: Path, directory: Path, stored: KindOf) -> Path:
     shutil.copytree(original, directory)
-    tensors = load_file(original / "model.safetensors")
+    tensors = separated(load_file(original / "model.safetensors"))
     for name, tensor in tensors.items():
-        if tensor.ndim == 2 and not name.endswith("moe.gate.weight"):
+        if tensor.ndim == 2 and not name.endswith(ROUTERS):
             blocks = gguf.quants.quantize(tensor.numpy(), stored(name))
             tensors[name] = torch.from_numpy(gguf.quants.dequantize(blocks, stored(name)))
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(_together(tensors), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+EXPERT_REGEX = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+"""An expert's tensor, as most families name it."""
+
+
+def separated(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Divides gpt-oss' tensors of all experts, whose gates and ups alternate, into tensors of each expert."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        stem, _, part = name.rpartition(".")
+        if name.endswith("sinks"):
+            found[f"{name}.weight"] = tensor
+        elif not stem.endswith(".experts"):
+            found[name] = tensor
+        else:
+            suffix = "bias" if part.endswith("_bias") else "weight"
+            for expert, each in enumerate(tensor if suffix == "bias" else tensor.transpose(1, 2)):
+                both = {"gate": each[::2], "up": each[1::2]} if part.startswith("gate_up") else {"down": each}
+                found |= {f"{stem}.{expert}.{key}_proj.{suffix}": value.contiguous() for key, value in both.items()}
+    return found
+
+
+def _together(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Puts together what `separated` has divided."""
+    if not any(name.endswith("sinks.weight") for name in tensors):
+        return tensors
+    found = {name.removesuffix(".weight") if "sinks" in name else name: value for name, value in tensors.items()}
+    experts = {match: found.pop(match[0]) for match in [EXPERT_REGEX.fullmatch(name) for name in tensors] if match}
+    for match, value in experts.items():
+        stem, number, part, suffix = match.groups()
+        if part == "gate":
+            value = torch.stack((value, tensors[f"{stem}.{number}.up_proj.{suffix}"]), 1).flatten(0, 1)
+        if part != "up":
+            name = f"{stem}.{'gate_up' if part == 'gate' else part}_proj{'_bias' if suffix == 'bias' else ''}"
+            value = value if suffix == "bias" else value.t()
+            found[name] = torch.cat([found[name], value[None]]) if name in found else value[None]
+    return {name: tensor.contiguous() for name, tensor in found.items()}
 
 
 def add_words(writer: Any, count: int) -> None:

@@ -41,6 +41,8 @@ MIXTRAL_TENSORS = {
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
+SINKS = "self_attn.sinks"
+"""A tensor that Hugging Face's checkpoints have without `.weight`."""
 MODEL_TENSORS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 EXPERT_FIELDS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"} | {
     "moe_intermediate_size": "expert_feed_forward_length"
@@ -113,6 +115,19 @@ ARCHITECTURES = {
         "phi3",
         LAYER_TENSORS | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
         optional_fields={"sliding_window": "attention.sliding_window"},
+    ),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        LAYER_TENSORS
+        | EXPERT_TENSORS
+        | {"ffn_gate_inp": "mlp.router", "post_attention_norm": "post_attention_layernorm", "attn_sinks": SINKS},
+        required_fields={
+            "num_local_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "sliding_window": "attention.sliding_window",
+        },
+        optional_fields={"intermediate_size": "expert_feed_forward_length"},
     ),
     "granite": Architecture(
         "GraniteForCausalLM",

@@ -1,15 +1,15 @@
 """Makes a byte-level BPE tokenizer, as GPT-2's, from the words and merges in a GGUF file."""
 
 from checkpoints.gguf.config import Metadata
-from checkpoints.gguf.pre_tokenizers import PRE_TOKENIZERS
+from checkpoints.gguf.pre_tokenizers import NAME_BY_OWN_WORD, PRE_TOKENIZERS
 from checkpoints.gguf.tokenizer_parts import TokenizerParts, bpe_model
-from checkpoints.vocabulary.words import Vocabulary
+from checkpoints.vocabulary.words import CONTROL_TOKEN, USER_DEFINED_TOKEN, Vocabulary
 from contracts.errors import ModelError
 
 
 def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
     """Raises `ModelError` if the merges are missing or broken, or the pre-tokenizer is unknown."""
-    name = given.required("tokenizer.ggml.pre", str)
+    name = _pre_tokenizer_name(given, vocabulary)
     if name not in PRE_TOKENIZERS:
         known = ", ".join(PRE_TOKENIZERS)
         raise ModelError(f"{given.name}: the pre-tokenizer {name} is not supported; supported: {known}")
@@ -28,3 +28,11 @@ def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
         decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         adds_bos=kind.adds_bos,
     )
+
+
+def _pre_tokenizer_name(given: Metadata, vocabulary: Vocabulary) -> str:
+    """Returns the pre-tokenizer's name; for an old file that has none, the name that its special tokens tell."""
+    if "tokenizer.ggml.pre" in given.header.metadata:
+        return str(given.required("tokenizer.ggml.pre", str))
+    words = {vocabulary.words[token] for token in vocabulary.of_kinds(CONTROL_TOKEN, USER_DEFINED_TOKEN)}
+    return next((name for word, name in NAME_BY_OWN_WORD.items() if word in words), "default")

@@ -142,6 +142,8 @@ def _by_layer(given: Metadata, config: dict[str, Any], rope: dict[str, Any]) -> 
     family, layers = given.family, config["num_hidden_layers"]
     if family == "smollm3":
         return {"no_rope_layers": [int((layer + 1) % SMOLLM3_NO_ROPE_INTERVAL != 0) for layer in range(layers)]}
+    if family == "gpt-oss":
+        return {"rope_parameters": rope | {"truncate": False}}
     if family not in LAYERS_OF_27B:
         return {}
     large = layers == LAYERS_OF_27B[family]

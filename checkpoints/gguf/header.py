@@ -18,7 +18,10 @@ from contracts.errors import ModelError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-SERVED_TYPES = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "BF16")
+SERVED_TYPES = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4"),
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS"),
+)
 PREFIX = struct.Struct("<4sI")  # magic and version
 STRING_LENGTH = struct.Struct("<Q")
 ARRAY_PREFIX_BYTES = 12  # type and count of the elements

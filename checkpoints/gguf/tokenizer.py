@@ -37,6 +37,8 @@ END_TEXTS = frozenset(
     )
 )
 """Special tokens that end an answer, as in llama.cpp, since many files name only one end token."""
+HARMONY_END_TEXTS = frozenset(("<|return|>", "<|call|>"))
+"""Special tokens that end gpt-oss' answers, in which `<|end|>` ends a part of one."""
 PHI3_NAME_REGEX = re.compile(r"phi[-_ ]?3", re.IGNORECASE)
 PHI3_SPACE_KEEPING_TOKENS = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 """Phi-3's special tokens that do not swallow the white space after them."""
@@ -87,7 +89,9 @@ def generation_config_of(given: Metadata) -> dict[str, Any]:
     vocabulary, metadata = _vocabulary(given), given.header.metadata
     ends = {metadata[f"{KEY_PREFIX}{key}"] for key in END_TOKEN_KEYS if f"{KEY_PREFIX}{key}" in metadata}
     special = vocabulary.of_kinds(CONTROL_TOKEN, USER_DEFINED_TOKEN)
-    ends |= {token for token in special if vocabulary.words[token] in END_TEXTS}
+    spelled = {vocabulary.words[token]: token for token in special}
+    texts = END_TEXTS - {"<|end|>"} if spelled.keys() >= HARMONY_END_TEXTS else END_TEXTS
+    ends |= {token for text, token in spelled.items() if text in texts}
     sampling = {name: metadata.get(f"general.sampling.{key}") for name, key in SAMPLING_KEYS.items()}
     return {"eos_token_id": sorted(ends)} | {name: value for name, value in sampling.items() if value is not None}
 

@@ -1,16 +1,19 @@
 """gpt-oss: attention with sinks, a window in every other layer, experts with clamped gates.
 
 OpenAI 2025 (https://arxiv.org/abs/2508.10925). One tensor has all experts of a layer, with rows of gate and up
-alternating: MXFP4 in OpenAI's checkpoints, floats and transposed in fine-tuned ones.
+alternating: MXFP4 in OpenAI's checkpoints, floats and transposed in fine-tuned ones. GGUF files have tensors of each
+expert's gate and up.
 """
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from contracts.errors import ModelError
 from engine.model.config import ExpertsMLP, LayerConfig
-from engine.model.families.expert_tensors import CheckpointTensors, ExpertTensors
+from engine.model.families.expert_tensors import CheckpointTensors, ExpertTensors, NamedExperts
 from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.mxfp4 import MX_BLOCK_VALUES, unpacked
 from engine.model.families.reading import checked, head_attention, rope_of, windows_of
@@ -45,6 +48,14 @@ def read(config: Any, name: str) -> ConfigFields:
 
 def read_expert(tensors: CheckpointTensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
     width = 2 * mlp.intermediate
+    own = f"{prefix}.mlp.experts.{expert}"
+    if tensors.holds(f"{own}.gate_proj.weight"):
+        biases = [tensors.tensor(f"{own}.{name}_proj.bias", (mlp.intermediate,)) for name in ("gate", "up")]
+        return replace(
+            NamedExperts()(tensors, prefix, mlp, hidden, expert),
+            gate_up_bias=torch.cat(biases),
+            down_bias=tensors.tensor(f"{own}.down_proj.bias", (hidden,)),
+        )
 
     def part(name: str, *shape: int, packed: bool = False) -> Tensor:
         return tensors.part(f"{prefix}.mlp.experts.{name}", (mlp.experts, *shape), expert, packed=packed)

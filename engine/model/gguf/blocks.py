@@ -2,7 +2,7 @@
 
 The `gguf` package only dequantizes them to floats, which would take four times the memory. Layout: ggml's
 `ggml-common.h`. A weight is d q, d (q - 8), d q + m, or in the K types, whose blocks of 256 have scales s and m for
-each 16 or 32 values, d s q - dmin m.
+each 16 or 32 values, d s q - dmin m. In MXFP4 and IQ4 a code is looked up in a table; `grids.py` has other IQ types.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from torch import Tensor
 
+from engine.model.families.mxfp4 import FP4_VALUES
+from engine.model.gguf.bits import bits, halves, made, nibbles, pairs
+from engine.model.gguf.grids import UNPACK_BY_GRID_TYPE
 from engine.model.quantized import Form, Quantized
 
 Unpack = Callable[[Tensor], Quantized]
@@ -25,51 +28,45 @@ def unpacked(kind: str, rows: Tensor, inputs: int) -> Quantized:
     return UNPACK_BY_TYPE[kind](rows.view(len(rows), inputs // values, size))
 
 
-def _halves(blocks: Tensor, at: int) -> Tensor:
-    """Returns the fp16 at byte `at` of each block, as fp32 `[out, blocks]`."""
-    return blocks[..., at : at + 2].contiguous().view(torch.float16)[..., 0].float()
-
-
-def _nibbles(bytes: Tensor) -> Tensor:
-    """Returns the low four bits of the last dimension's bytes, then the high four bits."""
-    return torch.cat((bytes & 15, bytes >> 4), -1)
-
-
-def _bits(bytes: Tensor) -> Tensor:
-    """Returns the bits of the last dimension's bytes, lowest bit of the first byte first."""
-    return (bytes[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(-2)
-
-
-def _made(form: Form, values: Tensor, scales: Tensor, group: int, offsets: Tensor | None = None) -> Quantized:
-    outputs = len(values)
-    offsets = None if offsets is None else offsets.reshape(outputs, -1).contiguous()
-    return Quantized(form, values.reshape(outputs, -1), scales.reshape(outputs, -1).contiguous(), group, offsets)
-
-
 def _q4_0(blocks: Tensor) -> Quantized:
-    d = _halves(blocks, 0)
-    return _made("int4", _nibbles(blocks[..., 2:]), d, GROUP_VALUES, -8 * d)
+    d = halves(blocks, 0)
+    return made("int4", nibbles(blocks[..., 2:]), d, GROUP_VALUES, -8 * d)
 
 
 def _q4_1(blocks: Tensor) -> Quantized:
-    return _made("int4", _nibbles(blocks[..., 4:]), _halves(blocks, 0), GROUP_VALUES, _halves(blocks, 2))
+    return made("int4", nibbles(blocks[..., 4:]), halves(blocks, 0), GROUP_VALUES, halves(blocks, 2))
 
 
 def _five(blocks: Tensor, at: int) -> Tensor:
     """Returns the codes 0 … 31: their highest bits are at byte `at`, followed by their low four bits."""
-    return (_nibbles(blocks[..., at + 4 :]) | _bits(blocks[..., at : at + 4]) << 4).to(torch.int8)
+    return (nibbles(blocks[..., at + 4 :]) | bits(blocks[..., at : at + 4]) << 4).to(torch.int8)
 
 
 def _q5_0(blocks: Tensor) -> Quantized:
-    return _made("int8", _five(blocks, 2) - 16, _halves(blocks, 0), GROUP_VALUES)
+    return made("int8", _five(blocks, 2) - 16, halves(blocks, 0), GROUP_VALUES)
 
 
 def _q5_1(blocks: Tensor) -> Quantized:
-    return _made("int8", _five(blocks, 4), _halves(blocks, 0), GROUP_VALUES, _halves(blocks, 2))
+    return made("int8", _five(blocks, 4), halves(blocks, 0), GROUP_VALUES, halves(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> Quantized:
-    return _made("int8", blocks[..., 2:].contiguous().view(torch.int8), _halves(blocks, 0), GROUP_VALUES)
+    return made("int8", blocks[..., 2:].contiguous().view(torch.int8), halves(blocks, 0), GROUP_VALUES)
+
+
+def _q2_k(blocks: Tensor) -> Quantized:
+    values = pairs(blocks[..., 16:80])
+    scales, offsets = halves(blocks, 80)[..., None] * (blocks[..., :16] & 15), halves(blocks, 82)[..., None]
+    return made("int8", values, scales, 16, -(offsets * (blocks[..., :16] >> 4)))
+
+
+def _q3_k(blocks: Tensor) -> Quantized:
+    """The highest bit of a code is in a mask, where 1 stands for 0; 12 bytes hold 6 bits of each of 16 scales."""
+    high = (blocks[..., None, :32] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1).flatten(-2)
+    low, packed = nibbles(blocks[..., 96:104]), blocks[..., None, 104:108]
+    upper = (packed >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None] & 3).flatten(-2)
+    scales = halves(blocks, 108)[..., None] * ((low | upper << 4).to(torch.int8) - 32)
+    return made("int8", (pairs(blocks[..., 32:96]) | high << 2).to(torch.int8) - 4, scales, 16)
 
 
 def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,30 +78,55 @@ def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
     scales, minima, low = blocks[..., 4:16].split(4, -1)
     scale = torch.cat((scales & 63, low & 15 | scales >> 2 & 48), -1)
     minimum = torch.cat((minima & 63, low >> 4 | minima >> 2 & 48), -1)
-    return _halves(blocks, 0)[..., None] * scale, -(_halves(blocks, 2)[..., None] * minimum)
+    return halves(blocks, 0)[..., None] * scale, -(halves(blocks, 2)[..., None] * minimum)
 
 
 def _q4_k(blocks: Tensor) -> Quantized:
-    values = _nibbles(blocks[..., 16:].unflatten(-1, (4, GROUP_VALUES)))
+    values = nibbles(blocks[..., 16:].unflatten(-1, (4, GROUP_VALUES)))
     scales, offsets = _k_scales(blocks)
-    return _made("int4", values, scales, GROUP_VALUES, offsets)
+    return made("int4", values, scales, GROUP_VALUES, offsets)
 
 
 def _q5_k(blocks: Tensor) -> Quantized:
-    low = _nibbles(blocks[..., 48:].unflatten(-1, (4, GROUP_VALUES))).unflatten(-1, (2, GROUP_VALUES)).flatten(-3, -2)
+    low = nibbles(blocks[..., 48:].unflatten(-1, (4, GROUP_VALUES))).unflatten(-1, (2, GROUP_VALUES)).flatten(-3, -2)
     high = (
         blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1
     )  # one bit of each byte for each group
     scales, offsets = _k_scales(blocks)
-    return _made("int8", (low | high << 4).to(torch.int8), scales, GROUP_VALUES, offsets)
+    return made("int8", (low | high << 4).to(torch.int8), scales, GROUP_VALUES, offsets)
 
 
 def _q6_k(blocks: Tensor) -> Quantized:
-    low = _nibbles(blocks[..., :128].unflatten(-1, (2, 64)))  # [2, 128] for each 256 values
+    low = nibbles(blocks[..., :128].unflatten(-1, (2, 64)))  # [2, 128] for each 256 values
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
     high = (blocks[..., 128:192].unflatten(-1, (2, 1, GROUP_VALUES)) >> shifts & 3).flatten(-2)
-    scales = _halves(blocks, 208)[..., None] * blocks[..., 192:208].contiguous().view(torch.int8)
-    return _made("int8", (low | high << 4).to(torch.int8) - 32, scales, 16)
+    scales = halves(blocks, 208)[..., None] * blocks[..., 192:208].contiguous().view(torch.int8)
+    return made("int8", (low | high << 4).to(torch.int8) - 32, scales, 16)
+
+
+def _mxfp4(blocks: Tensor) -> Quantized:
+    powers = torch.ldexp(torch.ones(blocks.shape[:-1]), blocks[..., 0].int() - 127)
+    return made("int4", nibbles(blocks[..., 1:]), powers, GROUP_VALUES, table=FP4_VALUES)
+
+
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""Value of each code of IQ4_NL and IQ4_XS: finer near 0. They become int8, since operators know no such table."""
+
+
+def _iq4_values(codes: Tensor) -> Tensor:
+    return torch.tensor(IQ4_VALUES, dtype=torch.int8)[codes.int()]
+
+
+def _iq4_nl(blocks: Tensor) -> Quantized:
+    return made("int8", _iq4_values(nibbles(blocks[..., 2:])), halves(blocks, 0), GROUP_VALUES)
+
+
+def _iq4_xs(blocks: Tensor) -> Quantized:
+    """Scales have 6 bits: two of each in two bytes, then four of each in four bytes."""
+    upper = (blocks[..., 2:4, None] >> torch.arange(0, 8, 2, dtype=torch.uint8) & 3).flatten(-2)
+    lower = (blocks[..., 4:8, None] >> torch.tensor((0, 4), dtype=torch.uint8) & 15).flatten(-2)
+    scales = halves(blocks, 0)[..., None] * ((lower | upper << 4).to(torch.int8) - 32)
+    return made("int8", _iq4_values(nibbles(blocks[..., 8:].unflatten(-1, (8, 16)))), scales, GROUP_VALUES)
 
 
 UNPACK_BY_TYPE: dict[str, Unpack] = {
@@ -113,9 +135,17 @@ UNPACK_BY_TYPE: dict[str, Unpack] = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "MXFP4": _mxfp4,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    **UNPACK_BY_GRID_TYPE,
 }
-FORM_BY_TYPE: dict[str, Form] = {kind: "int4" if kind.startswith("Q4") else "int8" for kind in UNPACK_BY_TYPE}
+FORM_BY_TYPE: dict[str, Form] = {
+    kind: "int4" if kind.startswith(("Q4", "MXFP4")) else "int8" for kind in UNPACK_BY_TYPE
+}
 """Quantization format in memory, by GGUF type."""

@@ -8,7 +8,7 @@ import torch
 from gguf.quants import quant_shape_from_byte_shape
 from torch import Tensor
 
-from checkpoints.gguf.architectures import MODEL_TENSORS, Architecture
+from checkpoints.gguf.architectures import MODEL_TENSORS, SINKS, Architecture
 from checkpoints.gguf.config import Metadata, architecture_of
 from checkpoints.gguf.header import Header, read_header
 
@@ -91,7 +91,7 @@ def _named(header: Header, architecture: Architecture, config: dict[str, Any]) -
             continue
         if part == "ffn_gate_inp_shexp" and data.ndim == 1:
             data = data[None]
-        found[f"{target}.{suffix}"] = GGUFTensor(data, kind, heads, offset)
+        found[target if target.endswith(SINKS) else f"{target}.{suffix}"] = GGUFTensor(data, kind, heads, offset)
     return found
 
 

@@ -28,29 +28,49 @@ GPT4O = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+EAST_ASIAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+DEEPSEEK_SIGNS = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
+DEEPSEEK_V3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 PATTERNS = {
     "gpt-2": [GPT2],
     "smollm": [r"\p{N}", GPT2],
     "starcoder": [r"\p{N}", GPT2],
     "refact": [r"\p{N}", GPT2],
+    "command-r": [r"\p{N}", GPT2],
     "llama-bpe": [LLAMA3],
     "llama3": [LLAMA3],
     "llama-v3": [LLAMA3],
+    "falcon3": [LLAMA3],
+    "pixtral": [LLAMA3],
     "dbrx": [LLAMA3],
     "smaug-bpe": [LLAMA3],
     "qwen2": [QWEN2],
     "deepseek-r1-qwen": [QWEN2],
+    "qwen35": [QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")],
     "tekken": [TEKKEN],
     "gpt-4o": [GPT4O],
+    "deepseek-llm": [r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", DEEPSEEK_SIGNS, r"\s+$", EAST_ASIAN, r"\p{N}"],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EAST_ASIAN, r"\p{N}"],
+    "deepseek-v3": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK_V3],
+    "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
 }
 """How the originals cut texts, as the models' own tokenizer.json and llama.cpp's list of patterns have it."""
-WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "tekken")
-COMPOSED = ("qwen2", "deepseek-r1-qwen")
+FALCON: list[Any] = [
+    pre_tokenizers.Punctuation("contiguous"),
+    pre_tokenizers.ByteLevel(add_prefix_space=False),
+    pre_tokenizers.Digits(individual_digits=False),
+    pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+]
+WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+COMPOSED = ("qwen2", "deepseek-r1-qwen", "qwen35")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 UNREACHABLE = "Ġunreachable"  # by merges: only who looks whole pieces up first gives this token
 
 
-def original_of(name: str, directory: Path, begins: bool = False) -> Path:
+def original_of(name: str, directory: Path, begins: bool = False, word: str = "<tool>") -> Path:
     """Makes a tokenizer that cuts texts as `name` says.
 
     It is trained on texts that are not cut: only a cut keeps its merges from crossing words, digits and lines.
@@ -61,8 +81,8 @@ def original_of(name: str, directory: Path, begins: bool = False) -> Path:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TEXTS, trainer)
-    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, as_bytes])
+    cuts: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS.get(name, ())]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(FALCON if name == "falcon" else [*cuts, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     if name in COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
@@ -70,7 +90,7 @@ def original_of(name: str, directory: Path, begins: bool = False) -> Path:
     state["model"]["vocab"][UNREACHABLE] = len(state["model"]["vocab"])
     tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in SPECIAL])
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in ("<tool>", "</tool>")])
+    tokenizer.add_tokens([AddedToken(added, normalized=False) for added in (word, "</tool>")])
     if begins:
         first = (SPECIAL[0], tokenizer.token_to_id(SPECIAL[0]))
         around = processors.TemplateProcessing(f"{SPECIAL[0]} $A", f"{SPECIAL[0]} $A {SPECIAL[0]}:1 $B:1", [first])
@@ -78,11 +98,14 @@ def original_of(name: str, directory: Path, begins: bool = False) -> Path:
     return write(directory, tokenizer, {"bos_token": SPECIAL[0], "eos_token": SPECIAL[2], "add_bos_token": begins})
 
 
-def file_of(original: Path, name: str, target: Path) -> Path:
+def file_of(original: Path, name: str | None, target: Path) -> Path:
+    """Writes a file that names its pre-tokenizer, or, with None, does not."""
+
     def add(writer: Any) -> None:
         words = words_of(original)
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(name)
+        if name is not None:
+            writer.add_tokenizer_pre(name)
         writer.add_token_list(words)
         writer.add_token_types(types_of(original, words))
 
@@ -116,6 +139,32 @@ def test_template_and_end_tokens_are_those_of_the_original(tmp_path: Path) -> No
     tokenizer = Tokenizer.from_file(str(original / "tokenizer.json"))
     ends = sorted(tokenizer.get_vocab()[word] for word in (SPECIAL[0], SPECIAL[2]))
     assert json.loads((directory / "generation_config.json").read_text())["eos_token_id"] == ends
+
+
+OLD_FILES = {"llama-bpe": "<|begin_of_text|>", "deepseek-coder": "<｜fim▁begin｜>", "qwen2": "<tool>"}
+
+
+@pytest.mark.parametrize("name", OLD_FILES)
+def test_an_old_file_that_names_none_is_cut_as_its_model_is(name: str, tmp_path: Path) -> None:
+    """Special tokens tell which model it is; the third has `<|im_start|>`."""
+    original = original_of(name, tmp_path / "original", word=OLD_FILES[name])
+    directory = unpacked(file_of(original, None, tmp_path / "model.gguf"))
+    expected, found = (Tokenizer.from_file(str(each / "tokenizer.json")) for each in (original, directory))
+    for text in TEXTS:
+        assert (
+            found.encode(text, add_special_tokens=False).ids == expected.encode(text, add_special_tokens=False).ids
+        ), text
+
+
+def test_gpt_oss_does_not_end_with_the_end_of_a_part(tmp_path: Path) -> None:
+    original = original_of("gpt-4o", tmp_path / "original")
+    tokenizer = Tokenizer.from_file(str(original / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|end|>", "<|return|>", "<|call|>"])
+    tokenizer.save(str(original / "tokenizer.json"))
+    directory = unpacked(file_of(original, "gpt-4o", tmp_path / "model.gguf"))
+    ends = json.loads((directory / "generation_config.json").read_text())["eos_token_id"]
+    assert {"<|return|>", "<|call|>"} <= {tokenizer.id_to_token(end) for end in ends}
+    assert tokenizer.token_to_id("<|end|>") not in ends
 
 
 def test_an_unknown_pre_tokenizer_is_refused(tmp_path: Path) -> None:

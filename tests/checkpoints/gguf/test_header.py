@@ -14,7 +14,7 @@ from contracts.errors import ModelError
 from tests.checkpoints.gguf.vocabularies import CONFIG
 from tests.gguf_files import add_config, add_words
 
-Q2_K = gguf.GGMLQuantizationType.Q2_K
+TQ1_0 = gguf.GGMLQuantizationType.TQ1_0
 
 
 def file_of(
@@ -28,7 +28,7 @@ def file_of(
     for shard in writer.kv_data:
         shard.pop(lacking, None)
     writer.add_tensor("token_embd.weight", np.zeros((32, 64), np.float32))
-    head = np.zeros((32, 64), np.float32) if kind is None else np.zeros((32, 84), np.uint8)
+    head = np.zeros((32, 64), np.float32) if kind is None else np.zeros((32, 54), np.uint8)
     writer.add_tensor("output.weight", head, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[bytes], bytes], str]] = {
     "a zip": ({}, lambda whole: b"PK\x03\x04" + whole, r" is not a GGUF file: it does not begin with GGUF"),
     "version 1": ({}, lambda whole: versioned(whole, 1), r" is GGUF of version 1; versions 2 and 3 are served"),
     "version 4": ({}, lambda whole: versioned(whole, 4), r" is GGUF of version 4; versions 2 and 3 are served"),
-    "type": ({"kind": Q2_K}, bytes, r": output\.weight is stored as type Q2_K; supported: F32, F16, Q4_0, [^\n]+"),
+    "type": ({"kind": TQ1_0}, bytes, r": output\.weight is stored as type TQ1_0; supported: F32, F16, BF16, [^\n]+"),
     "architecture": (
         {"architecture": "bert"},
         bytes,

@@ -21,6 +21,8 @@ QUANTIZED = gguf.GGMLQuantizationType
 
 def kind_of(name: str) -> Any:
     """Gives parts of a layer that are fused several types, as Q4_K_M does."""
+    if ".experts." in name:
+        return QUANTIZED.MXFP4
     if name.endswith(("v_proj.weight", "down_proj.weight", "w2.weight")):
         return QUANTIZED.Q8_0
     return QUANTIZED.Q4_1 if name.endswith("up_proj.weight") else QUANTIZED.Q4_0
@@ -36,11 +38,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory.parent))
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama-tied"])
+@pytest.mark.parametrize("variant", ["llama", "llama-tied", "gpt-oss"])
 def test_tokens_are_those_of_the_dequantized_model(variant: str, tmp_path: Path) -> None:
-    """Blocks lie along inputs, so that quantizing permuted rows permutes the blocks."""
+    """Blocks lie along inputs, so that quantizing permuted rows permutes the blocks. gpt-oss has MXFP4 experts."""
     original = build_model(tmp_path / "original", VARIANTS[variant]())
-    file = write_gguf(original, tmp_path / "model.gguf", "llama", kind_of)
+    file = write_gguf(original, tmp_path / "model.gguf", variant.removesuffix("-tied"), kind_of)
     prompts = make_prompts([1, 7, 17, 33], VARIANTS[variant]().vocab_size)
     expected = golden(dequantized(original, tmp_path / "numbers", kind_of), prompts, 8)
     for backend in BACKENDS:
