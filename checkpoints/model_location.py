@@ -20,6 +20,8 @@ DESCRIPTION_PATTERNS = ("*.json", "*.jinja", SENTENCEPIECE_FILE, TIKTOKEN_FILE)
 """Files that are downloaded besides the weights, which `checkpoints.weight_files` lists."""
 CODE_PATTERNS = ("*.py",)
 """Files with code, downloaded only if it is trusted."""
+POOLING_PATTERNS = ("*_Pooling/config.json", "*_LogitScore/config.json")
+"""Files of sentence-transformers' modules, which modules.json names."""
 IGNORED_PATTERNS = ("*/*.json", "consolidated*")
 """Files that repeat the model in another format."""
 
@@ -86,7 +88,9 @@ def _download(model: str, progress: Progress, patterns: Sequence[str], weights: 
         fetch = partial(fetch, revision=directory.name)  # the same commit
         if not (directory / "config.json").is_file():
             fetch(allow_patterns=_chosen(HfApi().list_repo_files(repository, revision=directory.name), model))
-        elif weights:
+        if (directory / "modules.json").is_file():  # in folders of their own, which are ignored above
+            fetch(allow_patterns=[*POOLING_PATTERNS])
+        if (directory / "config.json").is_file() and weights:
             files = weight_files(directory)
             fetch(allow_patterns=sorted(files))
             if files == {SINGLE_FILE: set()} and not (directory / SINGLE_FILE).is_file():

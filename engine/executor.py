@@ -29,6 +29,7 @@ from engine.model.model import Model
 from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.plan import BlockMove, Proposal, StepPlan, StepResult, TreeKVMoves, Work
+from engine.pooling import Pooler
 from engine.scoring import StepScoring
 from engine.speculation.proposers.model_proposer import KVProposer, ModelProposer
 from engine.speculation.proposers.pending_drafts import DraftedTokens, PendingDrafts, before_drafts, with_drafts
@@ -59,6 +60,7 @@ class Engine:
     group: RankGroup = field(default=ONE_RANK, kw_only=True)
     peers: Peers = field(default=NO_PEERS, kw_only=True)  # of rank 0
     rank_pools: RankPools | None = field(default=None, kw_only=True)  # all ranks' pools as one; None: of one rank
+    pooler: Pooler | None = field(default=None, kw_only=True)  # None: tokens are drawn
     follower: KVProposer | None = field(
         default=None, kw_only=True
     )  # proposer with KV behind that of the model's layers
@@ -74,7 +76,7 @@ class LaunchedStep:
     scores: Tensor | None  # score words of samples with requested scores, on the host
     prompt_scores: Tensor | None  # the same for prompts' tokens
     hidden: Tensor | None  # [rows, hidden] on the device, for the proposer; None: no proposer
-    states: Tensor | None  # [works, hidden] fp32 on the host, for works with `tells_state`; None: none
+    states: Tensor | None  # [works, hidden] fp32 on the host, or their results, for works with `tells_state`
     done: torch.cuda.Event | None  # of the copy to the host; None: it is done
     drafted: Mapping[int, DraftedTokens] = field(default_factory=dict)  # its pending draft tokens, by sequence
 
@@ -271,6 +273,8 @@ class Executor:
 
     def _run(self, plan: StepPlan, drafted: Mapping[int, DraftedTokens], recorded: bool) -> LaunchedStep:
         self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
+        if self.engine.pooler is not None:
+            return self._pooled(plan, self.engine.pooler)
         if self._constraints is not None:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
@@ -296,6 +300,22 @@ class Executor:
         answer = to_host(torch.stack((tokens, outcomes, *liked)))
         scores = None if asked is None else to_host(self._scoring.drawn(asked, logits, works, tokens))
         return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, event_on(self._device))
+
+    def _pooled(self, plan: StepPlan, pooler: Pooler) -> LaunchedStep:
+        """Runs a step that draws nothing: each text that ends in it has a result of its states."""
+        engine = self.engine
+        adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
+        batch = build_batch(plan, self._block_size, self._device, None, self._tables, adapters)
+        for group, tables in enumerate(batch.groups):
+            engine.pool.enter(group, tables.fresh_blocks)
+        texts = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
+        states = self._states(plan, replace(batch, logit_rows=pooler.rows(batch)))
+        vectors = pooler.vectors(states, batch)
+        outcomes = torch.isfinite(vectors).all(1).long()
+        answer = to_host(torch.stack((torch.zeros_like(outcomes), outcomes)))
+        told = [row for row, index in enumerate(texts) if plan.works[index].tells_state]
+        results = to_host(vectors[to_device(np.array(told, dtype=np.int64), self._device)]) if told else None
+        return LaunchedStep(plan, texts, answer, None, None, None, results, event_on(self._device))
 
     def _told_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
         if self._follower is None:

@@ -53,7 +53,7 @@ class Work(Struct, frozen=True, array_like=True):
     differ. Empty: a chain."""
     propose: int = 0  # number of tokens that the executor's proposer drafts after this step
     state: bytes = b""  # fp32 `[hidden]`, of the token before `start`, if another worker has handed it over
-    tells_state: bool = False  # whether the hidden state of its last token is requested
+    tells_state: bool = False  # whether the hidden state of its last token, or its pooled result, is requested
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
@@ -118,5 +118,5 @@ class StepResult(Struct, frozen=True, array_like=True):
     accepted: dict[int, list[int]] = {}
     """By index of a work with draft tokens: the indices of accepted draft tokens, each the parent of the next."""
     proposed: dict[int, Proposal] = {}  # by index of a work, draft tokens behind its tokens; see `Work.propose`
-    states: dict[int, bytes] = {}  # by index of a work, the hidden state of its last token, fp32
+    states: dict[int, bytes] = {}  # by index of a work, the hidden state of its last token, or its pooled result, fp32
     proposing: float = 0.0  # seconds of the executor's proposer

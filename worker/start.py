@@ -184,7 +184,7 @@ def _serve(
     executor = Executor(engine, layer_signal, masks, logprobs_mode, engine.proposer, typical=typical)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     most_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
-    idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode")
+    idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode" and engine.pooler is None)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth, idle_steps)
 
     life.status.shows(policy.load(), PromptCounts())
@@ -258,15 +258,18 @@ def _scheduler(
     preparation: Preparation,
     fit: StepFit,
 ) -> Scheduler:
+    pooler = engine.pooler
     return Scheduler(
         blocks,
         SchedulerLimits(
             max_batch_tokens=engine.step_tokens,
             max_sequences=config.engine.max_sequences,
-            max_model_len=engine.model_config.max_model_len,
+            max_model_len=engine.model_config.max_model_len + (pooler is not None),  # a text has nothing behind it
             growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
             max_in_flight=engine.launch_depth,
             tells_states=engine.follower is not None,
+            pools=pooler is not None,
+            whole_prompts=pooler is not None and pooler.whole,
         ),
         chunking=Chunking(_step_seconds(config), engine.rates.prompt_tokens_per_second),
         readiness=preparation,
@@ -339,6 +342,7 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         ranks=engine.group.shard.ranks,
         service=own_life().name,
         restarts=own_life().restarts,
+        pooling=engine.pooler.pooling if engine.pooler is not None else None,
     )
 
 

@@ -187,6 +187,7 @@ class Emitted(Struct, frozen=True, array_like=True):
     stages: Stages | None = None
     scores: Scores | None = None  # of these tokens, if requested
     prompt_scores: Scores | None = None  # of the prompt's tokens except the first: with output index 0 of a request
+    vector: bytes = b""  # fp32, the result of a text that is pooled: with the end, in place of tokens
 
     def __post_init__(self) -> None:
         """Raises `ValueError` if scores and tokens differ in number."""

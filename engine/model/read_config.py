@@ -9,7 +9,7 @@ from contracts.errors import ConfigError, ModelError
 from engine.model.config import LayerConfig, ModelConfig
 from engine.model.config_files import auto_config, eos_of, raw_config
 from engine.model.families.family import ConfigFields
-from engine.model.families.registry import SUPPORTED_ARCHITECTURES, family_of
+from engine.model.families.registry import SUPPORTED_ARCHITECTURES, family_of, served_architecture
 from engine.model.formats.registry import format_of
 from engine.model.rope import served
 
@@ -56,7 +56,7 @@ def _served(layer: LayerConfig, longest: int) -> LayerConfig:
 
 def _architecture(raw: dict[str, Any]) -> str:
     names = raw.get("architectures") or []
-    if len(names) == 1 and names[0] in SUPPORTED_ARCHITECTURES:
-        return str(names[0])
+    if (served := served_architecture(names)) is not None:
+        return served
     found = ", ".join(map(str, names)) or f"model type {raw.get('model_type', 'unknown')} without architectures"
     raise ModelError(f"architecture {found} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}")

@@ -62,8 +62,10 @@ class Transformer(Generic[Step]):
             progress("loading weights", 100.0 * index / (len(config.layers) + 1))
             layers.append(load_layer(config, make, names.in_layer(index), index))
         norm = make.norm(names.norm, config.hidden_size, config.norm_offset)
-        self._head: Linear
-        if config.tied_head:
+        self._head: Linear | None = None
+        if not names.head:
+            pass
+        elif config.tied_head:
             self._head = make.head_of(self._embedding.weight)
         else:
             held = [make.group.shard.part(config.vocab_size)]
@@ -72,7 +74,7 @@ class Transformer(Generic[Step]):
         self._held = [
             self._embedding.weight,
             norm,
-            *self._head.held(),
+            *(self._head.held() if self._head is not None else ()),
             *(each for layer in layers for each in layer.held()),
         ]
         progress("loading weights", 100.0)
@@ -98,6 +100,7 @@ class Transformer(Generic[Step]):
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns logits `[rows, vocab]` of hidden states from `forward`."""
         config, group = self._config, self._group
+        assert self._head is not None, "logits of a model without a head"
         logits = group.collective.gather(self._head(hidden), group.shard.lengths(config.vocab_size))
         if config.logits_scale != 1.0:
             logits *= config.logits_scale

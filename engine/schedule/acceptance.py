@@ -35,6 +35,12 @@ class Acceptance:
             progress[0] = structs.replace(progress[0], prompt_scores=prompt_scores)
         return progress
 
+    def pool(self, sequence: Sequence, vector: bytes, now: float) -> list[SequenceProgress]:
+        """Ends a sequence whose whole text was computed, with the result of its states."""
+        sequence.first_token_at = now
+        self._lifecycle.end(sequence)
+        return [SequenceProgress(sequence, 0, [], "stop", state=vector)]
+
     def _accept_next(
         self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float
     ) -> SequenceProgress:

@@ -19,15 +19,19 @@ GROWTH_SHARE = 0.02  # share of a pool that admission keeps free for running seq
 class BlockAdmission:
     """The queue, and the admission of its head if enough blocks stay free."""
 
-    def __init__(self, blocks: BlockManager, *, growth_reserve: Counts[int], max_model_len: int) -> None:
+    def __init__(
+        self, blocks: BlockManager, *, growth_reserve: Counts[int], max_model_len: int, whole_prompts: bool = False
+    ) -> None:
         """`growth_reserve`: blocks of each KV group that stay free for running sequences; (): none.
 
-        `max_model_len`: maximum tokens of a sequence, its prompt included.
+        `max_model_len`: maximum tokens of a sequence, its prompt included. `whole_prompts`: nothing is found in
+        the cache.
         """
         self.queue = WaitingQueue()
         self._blocks = blocks
         self._growth_reserve = growth_reserve
         self._max_model_len = max_model_len
+        self._whole_prompts = whole_prompts
         self._queried = self._found = self._partial = self._swapped = self._recomputed = 0
 
     def set_lengths(self, sequence: Sequence) -> None:
@@ -57,7 +61,9 @@ class BlockAdmission:
         """
         tokens, landing = sequence.tokens, sequence.landing
         limit = len(tokens) if landing else len(tokens) - 1
-        if sequence.wants_prompt_scores:
+        if self._whole_prompts:
+            limit = 0
+        elif sequence.wants_prompt_scores:
             limit = min(limit, sequence.scored)  # a token's score needs the row of logits of the token before it
         return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
 

@@ -33,7 +33,7 @@ from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE, PromptTurns
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
-from engine.schedule.works import Works
+from engine.schedule.works import Telling, Works
 from engine.speculation.control.controller import PlannedDecodes
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
 from pricing.backlog import Backlog, PromptWork, largest_tenants, owner_of
@@ -55,6 +55,8 @@ class SchedulerLimits(Struct, frozen=True, kw_only=True):
     max_in_flight: int = 1  # steps that may be launched and not collected, 1 or 2
     shorter: float = SHORTER_PROMPTS_SHARE  # share of a step that a long prompt leaves to shorter prompts
     tells_states: bool = False  # a handoff includes the hidden state of the last computed token
+    pools: bool = False  # a sequence ends with the result of its states, and no token is drawn
+    whole_prompts: bool = False  # a prompt is computed in one step, without KV from the cache
 
 
 class PlannedStep(NamedTuple):
@@ -89,13 +91,17 @@ class Scheduler:
         self._blocks = blocks
         self._limits = limits
         self._admission = BlockAdmission(
-            blocks, growth_reserve=limits.growth_reserve, max_model_len=limits.max_model_len
+            blocks,
+            growth_reserve=limits.growth_reserve,
+            max_model_len=limits.max_model_len,
+            whole_prompts=limits.whole_prompts,
         )
         self._max_sequences = min(limits.max_sequences, limits.max_batch_tokens)
         self._lifecycle = Lifecycle(blocks, self._admission, readiness, self._max_sequences)
         self._growth = Growth(blocks, self._lifecycle)
-        turns = PromptTurns(self._admission.queue, self._lifecycle, limits.shorter)
-        self._works = Works(self._lifecycle, turns, readiness, speculation, limits.tells_states)
+        turns = PromptTurns(self._admission.queue, self._lifecycle, 0.0 if limits.whole_prompts else limits.shorter)
+        telling = Telling(limits.tells_states, limits.pools, limits.whole_prompts)
+        self._works = Works(self._lifecycle, turns, readiness, speculation, telling)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
@@ -334,6 +340,9 @@ class Scheduler:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
                 sequence.pending -= 1
+                if self._limits.pools:
+                    progress += self._acceptance.pool(sequence, result.states[index], now)
+                    continue
                 taken = self._acceptance.accept(sequence, tokens, result.scores.get(index), now)
                 if (state := result.states.get(index)) is not None:
                     taken = [structs.replace(each, state=state) for each in taken]

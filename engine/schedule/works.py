@@ -1,11 +1,21 @@
 """Plans the computation of each sequence in a step: next tokens of decodes, chunks of prompts, and draft tokens."""
 
+from typing import NamedTuple
+
 from engine.plan import NO_PROPOSAL, PENDING_TOKEN, Proposal, Work
 from engine.schedule.lifecycle import Lifecycle
 from engine.schedule.prompt_turns import PromptTurns
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence
 from engine.schedule.speculation import Speculation
+
+
+class Telling(NamedTuple):
+    """What the works of an engine tell of their states."""
+
+    at_handoff: bool = False  # the state of the last token of a prompt that is handed off
+    pooled: bool = False  # the result of each whole text
+    whole: bool = False  # … which is computed in one step
 
 
 class Works:
@@ -17,13 +27,13 @@ class Works:
         turns: PromptTurns,
         readiness: Readiness | None,
         speculation: Speculation | None,
-        tells_states: bool,
+        telling: Telling,
     ) -> None:
         self._lifecycle = lifecycle
         self._turns = turns
         self._readiness = readiness
         self._speculation = speculation
-        self._tells_states = tells_states
+        self._telling = telling
 
     def may_be_sampled(self, sequence: Sequence) -> bool:
         """Returns whether a sequence's next token can be drawn; if not, starts preparing its grammar."""
@@ -46,7 +56,8 @@ class Works:
                 continue  # it lacks a block; a prompt may be longer than its windows
             if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._may_draft(sequence)):
                 continue  # branches, a grammar, or draft tokens need the token in flight first
-            if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
+            is_decode = length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length
+            if is_decode and not self._telling.whole:
                 if self.may_be_sampled(sequence):
                     decodes.append(sequence)
             else:
@@ -95,6 +106,8 @@ class Works:
         """Returns the number of a prompt's tokens to compute next; the last token waits for the sequence's grammar."""
         left = sequence.left
         tokens = min(budget, sequence.capacity - sequence.planned)
+        if self._telling.whole:
+            return left if left <= tokens else 0
         return min(tokens, left if tokens < left or self.may_be_sampled(sequence) else left - 1)
 
     def _work(self, sequence: Sequence, count: int, step: int, drafts: Proposal = NO_PROPOSAL) -> Work:
@@ -129,7 +142,7 @@ class Works:
             parents=drafts.parents,
             propose=propose,
             state=state,
-            tells_state=sampled and sequence.hand_off and self._tells_states,
+            tells_state=sampled and (self._telling.pooled or (sequence.hand_off and self._telling.at_handoff)),
         )
         sequence.planned = end + len(proposed)
         sequence.drafted = len(proposed)

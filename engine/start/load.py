@@ -16,6 +16,7 @@ from engine.model.quantized import Form
 from engine.model.weights import Checkpoint
 from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
+from engine.pooling import Pooler
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.device_memory import device_memory
@@ -71,6 +72,8 @@ def load_engine(
     loaded = replace(load_model(config, progress, open_weights, group), peers=peers)
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
+    if loaded.pooler is not None:
+        config = of_pooled(config, loaded.pooler, longest)
     if group.is_cut:  # ranks share what is asked for; on a CPU all of their blocks are in this machine's memory
         of_all, ranks = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0), group.shard.ranks
         config = structs.replace(config, kv_memory=of_all // ranks, host_kv_memory=config.host_kv_memory // ranks)
@@ -114,6 +117,7 @@ def load_engine(
         decode_steps=record_decode_steps(
             config, loaded, engine.pool, model_config.max_model_len, progress, proposer.tree
         ),
+        pooler=loaded.pooler,
         adapters=loaded.adapters,
         parameters=loaded.parameters,
         forms=loaded.forms,
@@ -131,6 +135,12 @@ def load_engine(
     )
     _log(ready, config)
     return ready
+
+
+def of_pooled(config: EngineConfig, pooler: Pooler, longest: int) -> EngineConfig:
+    """Returns the settings of an engine that draws no tokens. A step holds a whole text, if the method needs it."""
+    tokens = max(config.max_batch_tokens, longest) if pooler.whole else config.max_batch_tokens
+    return structs.replace(config, max_batch_tokens=tokens, decode_graphs="off", host_kv_memory=0)
 
 
 def _size_pool(

@@ -10,7 +10,9 @@ from msgspec import structs
 
 from checkpoints.gguf.unpacking import GGUF_INDEX
 from checkpoints.model_location import CODE_PATTERNS, DESCRIPTION_PATTERNS, locate
+from checkpoints.pooling import longest_text, read_pooling
 from contracts.errors import ConfigError, ModelError, OptionError
+from contracts.pooling import Pooling
 from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, use_device
@@ -19,12 +21,13 @@ from engine.model.adapted import Adapting
 from engine.model.config import ModelConfig, computation
 from engine.model.config_files import read_json
 from engine.model.cut import cut_config, refuse_width
-from engine.model.families.registry import SUPPORTED_ARCHITECTURES, names_of
+from engine.model.families.registry import names_of, served_architecture
 from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
 from engine.parallel.rank_group import ONE_RANK, RankGroup
+from engine.pooling import Pooler, of_head, of_tokens
 from engine.speculation.proposers.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import refuse_impossible, refuse_large_weights
@@ -32,6 +35,8 @@ from infra.config.engine import EngineConfig
 from infra.config.speculation import proposing
 from infra.process.status import Progress
 
+CLASSIFIER_HEAD = "score"
+"""Name of a causal model's classifier in transformers' checkpoints."""
 LOG = logging.getLogger(__name__)
 
 
@@ -58,9 +63,12 @@ def load_model(
         DESCRIPTION_PATTERNS + CODE_PATTERNS if config.trust_remote_code else DESCRIPTION_PATTERNS,
     )
     progress("reading the config", 0.0)
-    ours = _ours(config, directory)
+    pooling = read_pooling(directory, config)
+    if pooling is not None:
+        refuse_beside_pooling(config, group)
+    ours = _ours(config, directory, pooling)
     if isinstance(ours, ModelConfig):
-        return _load_ours(config, ours, directory, device, dtype, progress, open_weights, group)
+        return _load_ours(config, ours, directory, device, dtype, progress, open_weights, group, pooling)
     if group.is_cut:
         raise ConfigError("tensor_parallel", group.shard.ranks, f"transformers' own code runs on one rank: {ours}")
     if proposing(config) == "eagle":
@@ -81,7 +89,15 @@ def load_model(
         raise ModelError(f"{ours}; nor does transformers' own code serve it: {error}") from None
 
 
-def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | str:
+def refuse_beside_pooling(config: EngineConfig, group: RankGroup) -> None:
+    """Raises `ConfigError` for settings that a model of vectors or scores does not have."""
+    if group.is_cut:
+        raise ConfigError("tensor_parallel", group.shard.ranks, "a model of vectors or scores runs on one rank")
+    if proposing(config) != "none":
+        raise ConfigError("speculation", config.speculation, "a model of vectors or scores draws no tokens")
+
+
+def _ours(config: EngineConfig, directory: Path, pooling: Pooling | None) -> ModelConfig | OptionError | str:
     """Returns the config for our own transformer, or the reason why transformers' own code computes the model.
 
     An option that our family lacks is such a reason, too, unless --model-impl native asks for ours.
@@ -94,14 +110,20 @@ def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | 
             )
         return "--model-impl transformers asks for it"
     names = read_json(directory / "config.json").get("architectures") or []
-    if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED_ARCHITECTURES):
+    if config.model_impl == "auto" and served_architecture(names) is None:
         return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
     try:
+        if pooling is not None and not config.max_model_len:
+            return _shortened(read_config(directory), longest_text(directory))
         return read_config(directory, config.max_model_len)
     except OptionError as error:
         if config.model_impl == "native" or is_gguf:
             raise
         return error
+
+
+def _shortened(model: ModelConfig, longest: int) -> ModelConfig:
+    return structs.replace(model, max_model_len=min(model.max_model_len, longest or model.max_model_len))
 
 
 def _load_ours(
@@ -113,6 +135,7 @@ def _load_ours(
     progress: Progress,
     open_weights: Callable[[Path], Checkpoint],
     group: RankGroup,
+    pooling: Pooling | None,
 ) -> LoadedModel:
     head_config = _head_config(config, model_config)
     with_head = model_config
@@ -131,10 +154,13 @@ def _load_ours(
             "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
         )
     names = names_of(model_config).found(checkpoint.holds)
+    if pooling is not None and not pooling.tokens:
+        names = structs.replace(names, head="")
     with torch.inference_mode():
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
         make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization, group)
         model: Transformer[Any] = Transformer(model_config, names, make, backend.layers, progress)
+        pooler = None if pooling is None else _pooler(pooling, checkpoint, model, model_config.hidden_size)
         digest_of_head, head = "", None
         if head_config is not None and config.eagle:
             of_head = open_weights(Path(config.eagle))
@@ -142,7 +168,8 @@ def _load_ours(
             digest_of_head = of_head.digest()
         elif head_config is not None:
             head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers), group)
-    unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
+    is_headless = model_config.tied_head or not names.head
+    unused = (".rotary_emb.inv_freq", "lm_head.weight") if is_headless else (".rotary_emb.inv_freq",)
     behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)
     checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
     progress("hashing weights", 0.0)
@@ -169,7 +196,21 @@ def _load_ours(
         most_sequences=config.max_sequences,
         group=group,
         whole_spec=whole_spec if group.is_cut else None,
+        pooler=pooler,
     )
+
+
+def _pooler(pooling: Pooling, checkpoint: Checkpoint, model: Transformer[Any], hidden: int) -> Pooler:
+    """Makes what pools the states of our transformer, whose attention is causal. Raises `ModelError`."""
+    if pooling.method == "cls":
+        raise ModelError("--pooling: 'cls': the first token's state knows nothing of the text in a causal model")
+    if pooling.task == "embed":
+        return Pooler(pooling)
+    if pooling.tokens:
+        return Pooler(pooling, of_tokens(model.logits, *pooling.tokens))
+    weight = checkpoint.tensor(f"{CLASSIFIER_HEAD}.weight", (1, hidden))
+    bias = checkpoint.tensor(f"{CLASSIFIER_HEAD}.bias", (1,)) if checkpoint.holds(f"{CLASSIFIER_HEAD}.bias") else None
+    return Pooler(pooling, of_head(weight, bias))
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:

@@ -17,6 +17,7 @@ from engine.model.model import Model
 from engine.model.quantized import Form
 from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
+from engine.pooling import Pooler
 from engine.speculation.proposers.eagle import EagleProposer
 from engine.speculation.proposers.eagle_head import EagleHead
 
@@ -38,6 +39,7 @@ class LoadedModel:
     whole_spec: KVSpec | None = None  # of the KV of all ranks together; None: of one rank
     group: RankGroup = ONE_RANK
     peers: Peers = NO_PEERS
+    pooler: Pooler | None = None  # of a model that gives vectors or scores
 
     def with_pool(
         self,
@@ -71,5 +73,6 @@ class LoadedModel:
             follower=eagle,
             group=self.group,
             peers=self.peers,
+            pooler=self.pooler,
             rank_pools=RankPools([pool, *others], self.whole_spec) if others and self.whole_spec else None,
         )

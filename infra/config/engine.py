@@ -19,6 +19,7 @@ from contracts.kinds import (
     LoRARoot,
     ModelImpl,
     ModelSource,
+    PoolingOption,
     Positive,
     Quantization,
     Speculation,
@@ -107,6 +108,25 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     decode_tp: Annotated[
         int, Meta(ge=0, le=8, description="--tensor-parallel of decode workers, if it is another; 0: the same")
     ] = 0
+    pooling: Annotated[
+        PoolingOption,
+        Meta(
+            description="what makes a text's vector, for models of embeddings: last (the last token's state), mean, cls"
+            " (the first token's state), none (the model answers chats), or auto (as the model's files say)"
+        ),
+    ] = "auto"
+    score_tokens: Annotated[
+        str,
+        Meta(
+            extra={"metavar": "NO,YES"},
+            description="two tokens whose logits score a query and a document, for rerankers that answer with a word, "
+            "such as no,yes; empty: as the model's files say",
+        ),
+    ] = ""
+    matryoshka: Annotated[
+        bool,
+        Meta(description="requests may ask for a vector's first values alone (dimensions), as the model was trained"),
+    ] = False
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     kv_memory: Annotated[
         Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from contracts.adapters import HeldAdapter
 from contracts.kinds import Codec, Quantization, Transport
+from contracts.pooling import Pooling
 from contracts.slo import NO_OBJECTIVE, Objective
 from pricing.backlog import Backlog
 from pricing.device_use import DeviceFigures, StepTotals
@@ -199,6 +200,7 @@ class WorkerRecord(Struct, frozen=True):
     restarts: int = 0  # earlier lives that its launcher has restarted
     adapter_list: int = 0  # number of the adapter list (`infra/redis/adapter_list.py`) that it has applied
     ranks: int = 1  # processes that divide the model, on GPUs each with its own
+    pooling: Pooling | None = None  # of a model that gives vectors or scores; None: it answers chats
 
 
 class RequestRecord(Struct, frozen=True):

@@ -17,6 +17,7 @@ from worker.gateways.score_log import ScoreLog
 
 MAX_TOMBSTONES = 65536  # remembered cancels
 TOMBSTONE_TTL_S = 600.0  # lifetime of a remembered cancel
+VECTOR_BYTES_PER_TOKEN = 256  # of a message's tokens: 256 tokens are 64 KiB of vectors
 DEADLINE_GRACE_S = 30.0  # an entry waits for an acknowledgement this long past its deadline
 
 
@@ -46,6 +47,7 @@ class LedgerEntry:
         "stages_sent",
         "state",
         "tokens",
+        "vector",
     )
 
     def __init__(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> None:
@@ -54,6 +56,7 @@ class LedgerEntry:
         self.tokens: list[int] = []  # output indices base, base + 1, …
         self.scores: ScoreLog | None = None  # of `tokens`, if requested
         self.prompt_scores: Scores | None = None  # sent with the first token
+        self.vector = b""  # sent with the end
         self.sent = 0  # cursor: number of sent `tokens`
         self.finish: Finish | None = None
         self.failure: AttemptFailure | None = None
@@ -76,7 +79,8 @@ class LedgerEntry:
         prompt_scores = self.prompt_scores if self.sent == 0 else None
         finish = self.finish if whole else None
         stages = None if self.stages_sent else self.stages
-        return Emitted(self.key, self.base + self.sent, tokens, finish, stages, scores, prompt_scores)
+        vector = self.vector if whole else b""
+        return Emitted(self.key, self.base + self.sent, tokens, finish, stages, scores, prompt_scores, vector)
 
 
 class Ledger:
@@ -117,7 +121,7 @@ class Ledger:
             entry.scores = entry.scores or ScoreLog(emitted.scores.top)
             entry.scores.replace(first, emitted.scores)
         entry.prompt_scores = entry.prompt_scores or emitted.prompt_scores
-        entry.finish = emitted.finish
+        entry.finish, entry.vector = emitted.finish, emitted.vector
         if emitted.stages is not None:
             entry.stages, entry.stages_sent = emitted.stages, False
         return self._owe(entry)
@@ -138,14 +142,14 @@ class Ledger:
     def owed(self, gateway: str, most: int) -> list[Emitted]:
         """Returns a gateway's next message: up to `most` tokens, of the longest waiting sequences first.
 
-        Empty if only failures are pending. Prompt scores may be large, so one result contains the scores of at most one
+        Vectors count as tokens by their bytes. Empty if only failures are pending. Prompt scores may be large, so one result contains the scores of at most one
         prompt.
         """
         found: list[Emitted] = []
         for entry in self._owing.get(gateway, {}).values():
             if entry.sent < len(entry.tokens) or entry.finish is not None:
                 found.append(entry.pending(most))
-                most -= max(1, len(found[-1].token_ids))
+                most -= max(1, len(found[-1].token_ids), len(found[-1].vector) // VECTOR_BYTES_PER_TOKEN)
                 if most <= 0 or found[-1].prompt_scores is not None:
                     break
         return found

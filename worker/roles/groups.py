@@ -95,7 +95,9 @@ class SequenceGroups(ABC, Generic[Group]):
             computed = group.handoff is None and sequence.first_token_at == now
             stages = group.stages(now) if computed else None
             scores, prompt_scores = item.scores, item.prompt_scores
-            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, stages, scores, prompt_scores))
+            vector = b"" if sequence.hand_off else item.state
+            told = (stages, scores, prompt_scores, vector)
+            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, *told))
             if item.finish is not None:
                 self._end_sample(group, sample, "done")
         return emitted

@@ -49,7 +49,7 @@ class ModelNames(Struct, frozen=True, kw_only=True):
     embedding: str = "model.embed_tokens"
     layer: str = "model.layers.{}"  # prefix of a layer's tensors
     norm: str = "model.norm"
-    head: str = "lm_head"
+    head: str = "lm_head"  # empty: there is none, and the states are the result
     of_layer: LayerNames = LayerNames()
     ignored: tuple[str, ...] = ()  # prefixes of tensors outside of the language model
     others: tuple["ModelNames", ...] = ()  # what other writers of such checkpoints call them
@@ -79,7 +79,12 @@ class ModelNames(Struct, frozen=True, kw_only=True):
 
     def found(self, holds: Callable[[str], bool]) -> "ModelNames":
         """Returns the names that a checkpoint uses, which `holds` some tensors; these names if it holds none."""
-        return next((names for names in (self, *self.others) if holds(f"{names.embedding}.weight")), self)
+        places = (self, *self.others, self.without_prefix())
+        return next((names for names in places if holds(f"{names.embedding}.weight")), self)
+
+    def without_prefix(self) -> "ModelNames":
+        """Returns the names in a checkpoint of the model without its head."""
+        return structs.replace(self, **{name: getattr(self, name).removeprefix("model.") for name in MODEL_FIELDS})
 
 
 MODEL_FIELDS = ("embedding", "layer", "norm")

@@ -1,5 +1,9 @@
 """The model families that `engine.model.transformer` serves."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from checkpoints.pooling import CLASSIFIER_SUFFIX, HEADLESS_SUFFIX
 from engine.model.config import ModelConfig
 from engine.model.families import (
     deepseek,
@@ -59,6 +63,20 @@ MODEL_FAMILIES: tuple[ModelFamily, ...] = (
 )
 
 SUPPORTED_ARCHITECTURES = tuple(architecture for family in MODEL_FAMILIES for architecture in family.architectures)
+
+
+def served_architecture(names: Sequence[Any]) -> str | None:
+    """Returns the architecture of ours that computes the only one of `names`; None if none does.
+
+    A model without a head, or with a classifier, has the layers of the same model with a head for tokens.
+    """
+    if len(names) != 1:
+        return None
+    name = str(names[0])
+    for suffix in (CLASSIFIER_SUFFIX, HEADLESS_SUFFIX):
+        if name.endswith(suffix) and (same := f"{name.removesuffix(suffix)}ForCausalLM") in SUPPORTED_ARCHITECTURES:
+            return same
+    return name if name in SUPPORTED_ARCHITECTURES else None
 
 
 def family_of(architecture: str) -> ModelFamily:
