@@ -1,7 +1,9 @@
 """Passes on what rank 0 does to the other ranks of its worker, over a stream to each."""
 
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -14,7 +16,7 @@ from engine.parallel.device_handle import DeviceHandle
 from engine.parallel.distributed import DistributedBackend, MeetingFile
 from engine.parallel.rank_group import RankGroup
 from engine.parallel.shard import Shard
-from engine.parallel.shared_memory import RankWires, make_wires
+from engine.parallel.shared_memory import RankWires, make_wires, timeval
 from engine.plan import BlockMove, StepPlan, StepResult, TreeKVMoves
 from infra.config.engine import EngineConfig
 from infra.process.shared_mapping import shared_memory
@@ -42,6 +44,13 @@ from worker.ranks.orders import (
 )
 
 Kind = TypeVar("Kind", bound=Answer)
+MAX_START_S = 300.0
+"""Seconds in which a rank's process has to say its first word: it imports PyTorch, and a busy host starts many."""
+MAX_ANSWER_S = 900.0
+"""Seconds for a rank's answer: that it has loaded its part of the model, which rank 0 has loaded by then, or what it
+was asked to do."""
+MIN_WAIT_S = 0.001
+"""Seconds; to the system 0 means to wait for ever."""
 
 
 class RankStreams:
@@ -66,7 +75,7 @@ class RankStreams:
             self.begin(rank, there, ways[rank])
             send(here, LoadShard(config, Shard(rank, ranks), threads, ways[rank]))
         if backend is not None:  # a process takes seconds to come, of which a busy host makes many
-            self._hear(JOINING, "could not start")
+            self._hear(JOINING, "start", MAX_START_S)
         self._collective = join(Shard(0, ranks), ways[0])
         self.group = RankGroup(Shard(0, ranks), self._collective)
 
@@ -95,13 +104,17 @@ class RankStreams:
 
     def _wait_until_loaded(self) -> None:
         if not self._have_loaded:
-            self._hear(LOADED, "could not load the model")
+            self._hear(LOADED, "load the model", MAX_ANSWER_S)
             self._have_loaded = True
 
-    def _hear(self, word: bytes, problem: str) -> None:
+    def _hear(self, word: bytes, work: str, seconds: float) -> None:
+        """Waits until each rank says the word when it has done its work. Raises `RankError` if one does not."""
+        end = time.monotonic() + seconds
         for rank, stream in enumerate(self._streams, 1):
-            if stream.recv(1) != word:
-                raise RankError(f"rank {rank} {problem}")
+            with _answering(rank, stream, end - time.monotonic(), f"did not {work} in {seconds:g} s"):
+                said = stream.recv(1)
+            if said != word:
+                raise RankError(f"rank {rank} could not {work}")
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._tell(Move(list(moves)))
@@ -131,7 +144,8 @@ class RankStreams:
         """Waits for the answer of each rank."""
         found: list[Kind] = []
         for rank, stream in enumerate(self._streams, 1):
-            answer = receive_answer(stream)
+            with _answering(rank, stream, MAX_ANSWER_S, f"has not answered in {MAX_ANSWER_S:g} s"):
+                answer = receive_answer(stream)
             if not isinstance(answer, kind):
                 raise RankError(f"rank {rank} has ended")
             found.append(answer)
@@ -155,3 +169,15 @@ class RankStreams:
             send(self._streams[rank - 1], order, descriptors)
         except OSError:
             raise RankError(f"rank {rank} has ended") from None
+
+
+@contextmanager
+def _answering(rank: int, stream: socket.socket, seconds: float, problem: str) -> Iterator[None]:
+    """Bounds what is received, and not what another thread sends. Raises `RankError` if nothing comes."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(max(MIN_WAIT_S, seconds)))
+    try:
+        yield
+    except BlockingIOError:
+        raise RankError(f"rank {rank} {problem}") from None
+    except OSError:  # its end of the stream was closed before it had read all
+        raise RankError(f"rank {rank} has ended") from None
