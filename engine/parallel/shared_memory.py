@@ -28,6 +28,9 @@ SILENCE_S = 60.0
 SPIN_S = 100e-6
 """Seconds that a rank looks for another's byte before it sleeps: between two sums ranks compute as long, and a sleeping
 thread wakes late."""
+MAX_SPINS_SKIPPED = 64
+"""Waits for a rank that begin with sleep after looking for its byte was in vain, again and again. Where cores are short
+the other rank cannot send: it waits for the core on which this rank looks."""
 WAKE = b"\0"
 
 
@@ -70,6 +73,7 @@ class SharedMemoryCollective:
         self._sockets = {rank: socket.socket(fileno=number) for rank, number in wires.sockets.items()}
         for each in self._sockets.values():  # Python's own timeouts ask the system before each call whether it waits
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(silence_s))
+        self._spins = {rank: _Spin() for rank in self._sockets}
         self._exchanges = 0
 
     def sum(self, own: Tensor) -> Tensor:
@@ -130,10 +134,8 @@ class SharedMemoryCollective:
 
     def _wait_for(self, rank: int, peer: socket.socket) -> None:
         """Takes a byte that another rank sends. Raises `RankError` if it has ended, or sends none in time."""
-        end = perf_counter() + SPIN_S
         try:
-            while (woken := _taken(peer)) is None and perf_counter() < end:
-                pass
+            woken = self._spins[rank].look(peer)
             if woken is None:
                 woken = peer.recv(1)
         except BlockingIOError:
@@ -142,6 +144,26 @@ class SharedMemoryCollective:
             woken = b""
         if not woken:
             raise RankError(f"rank {rank} has ended")
+
+
+class _Spin:
+    """Looks for a rank's byte for a while before this rank sleeps, unless that has been in vain lately."""
+
+    def __init__(self) -> None:
+        self._to_skip = 0  # waits
+        self._in_a_row = 1  # waits to skip after the next one in vain
+
+    def look(self, peer: socket.socket) -> bytes | None:
+        """Returns the next byte, none at the end of the stream, or None if nothing came in `SPIN_S`."""
+        if self._to_skip:
+            self._to_skip -= 1
+            return _taken(peer)
+        end = perf_counter() + SPIN_S
+        while (woken := _taken(peer)) is None and perf_counter() < end:
+            os.sched_yield()  # to a rank that waits for this core
+        self._in_a_row = 1 if woken is not None else min(MAX_SPINS_SKIPPED, 2 * self._in_a_row)
+        self._to_skip = 0 if woken is not None else self._in_a_row
+        return woken
 
 
 def _taken(peer: socket.socket) -> bytes | None:
