@@ -1,5 +1,6 @@
 """Waiting for what another process does: polls with a deadline, never sleeps for a fixed time."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +8,17 @@ from pathlib import Path
 DEADLINE = 60.0  # s; the machine may be slow
 
 
+def patient(seconds: float) -> float:
+    """Returns how long a wait of this time may take where processes share the cores with as many as there are now."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    """Returns when `condition` is true; fails the test with `what` when it does not become so."""
-    end = time.monotonic() + seconds
+    """Returns when `condition` is true; fails the test with `what` when it does not become so in `patient` seconds."""
+    begin = time.monotonic()
     while not condition():
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        waited = time.monotonic() - begin
+        assert waited < patient(seconds), f"waited {waited:.0f} s for {what}"
         time.sleep(0.02)
 
 

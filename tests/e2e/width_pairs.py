@@ -3,46 +3,60 @@
     python -m tests.e2e.width_pairs [--kinds llama,int4] [--pairs 1x4,4x1]
 
 Runs a whole system of two prefill and two decode workers for each kind of model and each pair of widths, and prints a
-row for each: in the first round a rank is killed while answers flow, and what it has begun is finished by others; in
-the second the worker is back, prompts hit the prefix caches, and pools are so small that sequences are preempted.
+row for each. In the first round a rank of the decode worker that has most answers is killed, and one of a prefill
+worker that has prompts; others finish what they had begun. In the second round both workers are back, texts of the
+model and of an adapter hit the prefix caches, and decode pools are so small that sequences are preempted. A pair that
+fails leaves its log's path; the next one goes on.
 """
 
 import argparse
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
 
 from benchmarks.report import head, row
 from contracts.kinds import Quantization
-from tests.e2e.harness.golden import build_served, complete_all
+from infra.redis.records import Role
+from tests.adapter_reference import ALL_LINEARS, adapted_by, build_adapter
+from tests.e2e.harness.deaths import sequences
+from tests.e2e.harness.golden import build_served
 from tests.e2e.harness.streams import Streams
 from tests.e2e.harness.system import STOP_SECONDS, System
+from tests.e2e.test_adapters import ask
 from tests.engine.parallel.test_bits import SUMMED
 from tests.engine.speculation.heads import build_head
 from tests.engine.test_quantized_kv import certain
 from tests.engine.twins import dequantized_twin
-from tests.reference import Golden, golden, make_prompts
-from tests.rounded_cache import load_rounding
+from tests.reference import Golden, golden, load_reference, make_prompts
+from tests.rounded_cache import RoundingModel
 from tests.variants import VARIANTS
-from tests.waiting import children, wait_until
+from tests.waiting import children, patient, wait_until
 
 WIDTHS = (1, 2, 4)
 PAIRS = tuple(product(WIDTHS, WIDTHS))
-LENGTHS = [20, 300, 90, 210, 40, 400]
-NEW_TOKENS = 60
-SMALL = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "480")
+PROMPT_LENGTHS = [20, 90, 33, 150, 40]
+NEW_TOKENS = 48
+FLOWING_ANSWERS = 3
+"""Answers that flow when a rank is killed; the others' prompts are on their way then."""
+SMALL = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "240", "--max-loras", "1")
+PATIENT = ("--hang-seconds", "0", "--silence", "60", "--gateway-silence", "60", "--grant-deadline", "300")
 NGRAM = ("--speculation", "ngram", "--speculative-tokens", "3")
+ADAPTER = "sql"
+HANDED_OVER = 2
+"""Times of a decode pool's memory that a prefill worker has."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model, the pool in which sequences of it are preempted, and options of its workers."""
+    """A kind of model, the decode pool in which sequences of it are preempted, and options of its workers."""
 
     variant: str
     kv_kib: int  # at widths of up to `kv_heads`; with more, ranks hold the same
@@ -50,16 +64,28 @@ class Kind:
     options: tuple[str, ...] = NGRAM
     quantization: Quantization = "none"
     kv_dtype: str = "auto"
+    adapted: str | list[str] | None = None  # layers that an adapter may change
 
 
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 KINDS = {
-    "llama": Kind("llama", 1536, 2, ("--speculation", "eagle", "--eagle", "{directory}/head")),
-    "qwen3-moe": Kind("qwen3-moe", 1536, 2),
-    "deepseek-v3": Kind("deepseek-v3", 1024, 1),
-    "gemma3": Kind("gemma3", 4096, 2, ("--speculation", "draft", "--draft-model", "{directory}/model")),
-    "int4": Kind("llama", 3072, 4, quantization="int4"),
-    "fp8 KV": Kind("llama", 512, 2, kv_dtype="fp8"),
+    "llama": Kind("llama", 768, 2, ("--speculation", "eagle", "--eagle", "{directory}/head"), adapted=ALL_LINEARS),
+    "qwen3-moe": Kind("qwen3-moe", 768, 2, adapted=ATTENTION),
+    "deepseek-v3": Kind("deepseek-v3", 512, 1, adapted=r".*layers\.0\.mlp\.(gate|up|down)_proj"),
+    "gemma3": Kind(
+        "gemma3", 2048, 2, ("--speculation", "draft", "--draft-model", "{directory}/model"), adapted=ALL_LINEARS
+    ),
+    "int4": Kind("llama", 1536, 4, quantization="int4", adapted=ALL_LINEARS),
+    "fp8 KV": Kind("llama", 256, 2, kv_dtype="fp8", adapted=ALL_LINEARS),
 }
+
+
+class Prepared(NamedTuple):
+    """A kind's files, and the references' answers."""
+
+    directory: Path
+    kind: Kind
+    runs: list[tuple[str, Golden]]  # each of the model or adapter of this name
 
 
 class Outcome(NamedTuple):
@@ -67,13 +93,15 @@ class Outcome(NamedTuple):
     answers: int
     tokens: int
     differing: int  # tokens that are not the reference's
+    begun_anew: int  # attempts
     preemptions: int
     accepted: int  # draft tokens
-    cached: int  # prompt tokens that prefill workers have found in their caches
+    cached: int  # prompt tokens that workers have found in their caches
+    seconds: int
 
 
-def prepared(directory: Path, kind: Kind) -> list[Golden]:
-    """Writes the kind's model, and returns what transformers answers, as far as rounded KV leaves no doubt."""
+def prepared(directory: Path, kind: Kind) -> Prepared:
+    """Writes the kind's model and adapter, and what transformers and PEFT answer."""
     config = VARIANTS[kind.variant]()
     if kind.quantization != "none":  # no group of weights is cut
         for name, value in SUMMED.items():
@@ -82,44 +110,90 @@ def prepared(directory: Path, kind: Kind) -> list[Golden]:
     if kind.quantization != "none":
         reference = dequantized_twin(model, directory / "twin", kind.quantization)
     build_head(directory / "head", config)
-    prompts = make_prompts(LENGTHS, config.get_text_config().vocab_size)
-    if kind.kv_dtype == "auto":
-        return golden(reference, prompts, NEW_TOKENS, most_dropped=0.5)
-    runs = golden(reference, prompts, NEW_TOKENS, load=load_rounding(kind.kv_dtype), safety=0.0)
+    prompts = make_prompts(PROMPT_LENGTHS, config.get_text_config().vocab_size)
+    adapter = build_adapter(directory / ADAPTER, reference, r=4, target_modules=kind.adapted)
+    loads = {"model": load_reference, ADAPTER: adapted_by(adapter)}
+    return Prepared(
+        directory,
+        kind,
+        [(name, run) for name, load in loads.items() for run in references(reference, prompts, load, kind.kv_dtype)],
+    )
+
+
+def references(model: Path, prompts: list[list[int]], load: Callable[[Path], Any], kv_dtype: str) -> list[Golden]:
+    """Returns greedy answers; those over rounded KV as far as rounding leaves no doubt."""
+    if kv_dtype == "auto":
+        return golden(model, prompts, NEW_TOKENS, load=load, most_dropped=0.5)
+    runs = golden(
+        model, prompts, NEW_TOKENS, load=lambda directory: RoundingModel(load(directory), kv_dtype), safety=0.0
+    )
     sure = [Golden(run.prompt, certain(run), run.margins) for run in runs]
     return [run for run in sure if len(run.tokens) >= NEW_TOKENS // 3]
 
 
-def run_pair(directory: Path, kind: Kind, runs: Sequence[Golden], prefill: int, decode: int) -> Outcome:
+def run_pair(made: Prepared, scratch: Path, prefill: int, decode: int) -> Outcome:
     """Starts and stops a system. Raises AssertionError if an answer that a killed rank had begun ends otherwise."""
-    scratch = directory / f"{prefill}x{decode}"
-    scratch.mkdir()
-    options = [each.format(directory=directory) for each in kind.options]
+    began, kind, directory = time.monotonic(), made.kind, made.directory
+    options = [*SMALL, *PATIENT, *(each.format(directory=directory) for each in kind.options)]
     options += ["--quantization", kind.quantization, "--kv-dtype", kind.kv_dtype]
-    options += ["--kv-memory", f"{kind.kv_kib * -(-max(prefill, decode) // kind.kv_heads)}KiB"]
-    options += ["--prefill-tp", str(prefill), "--decode-tp", str(decode)]
-    role = "prefill" if prefill > decode else "decode"
-    with System(scratch, directory / "model", prefill=2, decode=2, worker=(*SMALL, *options)) as system:
-        streams = Streams(system.gateway_url, list(runs))
-        streams.begin_to_flow(len(runs))
-        killed = kill_rank(system, f"{role}-0")
-        streams.finish()
-        system.start_worker(f"{role}-0")
-        system.address(f"{role}-0")
-        wait_until(lambda: system.usable() == len(system.workers), "the gateway to know all workers")
-        found = complete_all(system.gateway_url, [*runs, *runs])
+    options += ["--lora", f"{ADAPTER}={directory}/{ADAPTER}"]
+    options += ["--prefill-tp", str(prefill), "--decode-tp", str(decode), "--kv-memory"]
+    most, least = (
+        f"{times * kind.kv_kib * -(-width // min(width, kind.kv_heads))}KiB"
+        for times, width in ((HANDED_OVER, prefill), (1, decode))
+    )
+    with System(
+        scratch,
+        directory / "model",
+        prefill=2,
+        decode=2,
+        worker=(*options, most),
+        decode_only=("--kv-memory", least),
+        forks_ranks=True,
+    ) as system:
+        say(f"{prefill} x {decode} has started after {time.monotonic() - began:.0f} s")
+        killed = kill_while_answers_flow(system, made.runs)
+        say(f"killed {killed}; all answers are the references'")
+        twice = [*made.runs, *made.runs]
+        found = ask(system, twice)
         loads = [record.load for record in system.wait_until_idle()]
-    pairs = zip(found, [*runs, *runs], strict=True)
-    differing = sum(own != token for tokens, run in pairs for own, token in zip(tokens, run.tokens, strict=True))
+        retried = int(system.retried())
+    pairs = list(zip(found, (run.tokens for _, run in twice), strict=True))
+    differing = sum(own != token for tokens, expected in pairs for own, token in zip(tokens, expected, strict=True))
     return Outcome(
         killed,
-        3 * len(runs),
-        3 * sum(len(run.tokens) for run in runs),
+        3 * len(made.runs),
+        3 * sum(len(run.tokens) for _, run in made.runs),
         differing,
+        retried,
         sum(load.preemptions for load in loads),
         sum(load.speculation.accepted_tokens for load in loads),
         sum(load.kv.found_tokens for load in loads),
+        round(time.monotonic() - began),
     )
+
+
+def kill_while_answers_flow(system: System, runs: Sequence[tuple[str, Golden]]) -> str:
+    """Kills a rank of a worker of each role, checks all answers, and starts both workers again; returns which."""
+    ordered = sorted(runs, key=lambda each: -len(each[1].tokens))
+    streams = Streams(system.gateway_url, [run for _, run in ordered], [name for name, _ in ordered])
+    streams.begin_to_flow(FLOWING_ANSWERS)
+    streams.begin(len(runs) - FLOWING_ANSWERS)
+    names = [busiest(system, role) for role in ("decode", "prefill")]
+    killed = [kill_rank(system, name) for name in names]
+    assert streams.finish() == len(runs)
+    for name in names:
+        system.start_worker(name)
+    for name in names:
+        system.address(name)
+    wait_until(lambda: system.usable() == len(system.workers), "the gateway to know all workers")
+    return "; ".join(killed)
+
+
+def busiest(system: System, role: Role) -> str:
+    """Returns the worker of a role that has most sequences."""
+    counts = sequences(system, role)
+    return system.name_of(max(counts, key=lambda epoch: counts[epoch]))
 
 
 def kill_rank(system: System, name: str) -> str:
@@ -131,8 +205,31 @@ def kill_rank(system: System, name: str) -> str:
     worker = system.workers.pop(name)
     system.killed.add(worker.pid)
     os.kill(ranks[-1], signal.SIGKILL)
-    assert worker.wait(STOP_SECONDS) == 1
+    assert worker.wait(patient(STOP_SECONDS)) == 1
     return f"{name}, rank {len(ranks)}"
+
+
+def say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:.0f}: {line}", file=sys.stderr, flush=True)
+
+
+def take(name: str, pairs: Sequence[str], directory: Path) -> int:
+    """Runs the pairs of a kind, prints their rows, and returns how many failed or differ."""
+    made, failed = prepared(directory, KINDS[name]), 0
+    for pair in pairs:
+        prefill, decode = map(int, pair.split("x"))
+        scratch = directory / pair
+        scratch.mkdir()
+        try:
+            outcome = run_pair(made, scratch, prefill, decode)
+        except Exception as error:
+            failed += 1
+            say(f"{name}, {pair}: {type(error).__name__}: {error}; the log: {scratch / 'log'}")
+            print(row(name, f"{prefill} x {decode}", "failed", *[""] * (len(Outcome._fields) - 1)), flush=True)
+        else:
+            failed += outcome.differing > 0
+            print(row(name, f"{prefill} x {decode}", *outcome), flush=True)
+    return failed
 
 
 def main() -> int:
@@ -141,16 +238,14 @@ def main() -> int:
     parser.add_argument("--pairs", default=",".join(f"{a}x{b}" for a, b in PAIRS), help="prefill x decode widths")
     given = parser.parse_args()
     print(head("model", "prefill x decode", *(name.replace("_", " ") for name in Outcome._fields)), flush=True)
-    differing = 0
+    failed = 0
     for name in given.kinds.split(","):
-        with TemporaryDirectory() as made:
-            runs = prepared(Path(made), KINDS[name])
-            for pair in given.pairs.split(","):
-                prefill, decode = map(int, pair.split("x"))
-                outcome = run_pair(Path(made), KINDS[name], runs, prefill, decode)
-                differing += outcome.differing
-                print(row(name, f"{prefill} x {decode}", *outcome), flush=True)
-    return 1 if differing else 0
+        directory = Path(mkdtemp(prefix="width-pairs-"))
+        failed_of_kind = take(name, given.pairs.split(","), directory)
+        if not failed_of_kind:
+            shutil.rmtree(directory)
+        failed += failed_of_kind
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

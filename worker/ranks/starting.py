@@ -5,7 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from contracts.kinds import LogFormat
 from engine.parallel.distributed import DistributedBackend, MeetingFile
@@ -17,6 +18,14 @@ from worker.ranks.leading import RankStreams
 
 END_S = 10.0
 """Seconds for the other ranks to end when their worker stops."""
+
+
+class RankProcess(Protocol):
+    """What is asked of a rank's process, as `subprocess.Popen` answers."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
 
 
 class RankProcesses(RankStreams):
@@ -33,32 +42,34 @@ class RankProcesses(RankStreams):
     ) -> None:
         """`gpus`: the entry of CUDA_VISIBLE_DEVICES of each rank; none: they compute on a CPU."""
         self._form: LogFormat = form
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[RankProcess] = []
         self._gpus = gpus
         self._closing = False
         super().__init__(config, ranks, threads, backend)
 
     def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
-        numbers = () if isinstance(way, MeetingFile) else (way.memory, *way.sockets.values())
+        wires = () if isinstance(way, MeetingFile) else (way.memory, *way.sockets.values())
         gpu = {VISIBLE_GPUS: self._gpus[rank]} if self._gpus else {}  # it opens no context on the others
-        self._processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "worker.ranks", str(stream.fileno()), self._form],
-                pass_fds=(stream.fileno(), *numbers),
-                preexec_fn=die_with(os.getpid()),
-                env={**os.environ, **gpu},
-            )
-        )
+        self._processes.append(self.start([str(stream.fileno()), self._form], (stream.fileno(), *wires), gpu))
         stream.close()
-        for number in numbers:
+        for number in wires:
             os.close(number)
+
+    def start(self, arguments: Sequence[str], descriptors: Sequence[int], more: Mapping[str, str]) -> RankProcess:
+        """Starts a rank's process, which has these descriptors, and `more` in its environment than this one."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "worker.ranks", *arguments],
+            pass_fds=descriptors,
+            preexec_fn=die_with(os.getpid()),
+            env={**os.environ, **more},
+        )
 
     def watch(self, ended: Callable[[str], None]) -> None:
         """Calls `ended` with a sentence, on another thread, when a rank's process ends."""
         for rank, process in enumerate(self._processes, 1):
             threading.Thread(target=self._wait, args=(rank, process, ended), daemon=True).start()
 
-    def _wait(self, rank: int, process: subprocess.Popen[bytes], ended: Callable[[str], None]) -> None:
+    def _wait(self, rank: int, process: RankProcess, ended: Callable[[str], None]) -> None:
         status = process.wait()
         if not self._closing:
             ended(f"rank {rank} has ended with status {status}")

@@ -19,14 +19,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
 import msgspec
 
+import worker.start
 from benchmarks.processes.python_path import python_path
 from launcher.deployment import SERVICE_ENVIRONMENT
+from tests.e2e.harness.forked_ranks import ForkedRanks
 from tests.e2e.harness.host import Host
 
 ROOT = Path(__file__).parents[3]
@@ -42,13 +43,11 @@ class Start(msgspec.Struct, frozen=True):
     options: list[str]
     environment: dict[str, str]
     host: Host
+    forks_ranks: bool
 
 
 class Forked:
-    def __init__(
-        self, module: str, options: Sequence[str], environment: Mapping[str, str], host: Host, log: IO[bytes]
-    ) -> None:
-        start = Start(module, list(options), dict(environment), host)
+    def __init__(self, start: Start, log: IO[bytes]) -> None:
         self._keeper, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(_server(), [msgspec.json.encode(start)], [theirs.fileno(), log.fileno()])
@@ -131,6 +130,8 @@ def _keep(start: Start, tests: int, log: int) -> None:
         os.environ.clear()
         os.environ.update(start.environment)
         sys.argv = [start.module, *start.options]
+        if start.forks_ranks:
+            worker.start.RankProcesses = ForkedRanks  # type: ignore[misc]
         with start.host.inside():
             _run(start.module)
     os.close(log)

@@ -1,28 +1,29 @@
 """Clients that read answers as they come, each in a thread, and compare them with the reference."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from contracts.errors import GatewayError
 from infra.completions_client import CompletionsClient
 from tests.e2e.harness.golden import tokens_of
 from tests.reference import Golden
-from tests.waiting import wait_until
+from tests.waiting import patient, wait_until
 
 FIRST = 5
 SECONDS = 60.0  # in which an answer comes, whatever happens
 
 
 class Streams:
-    def __init__(self, url: str, runs: list[Golden]) -> None:
-        self._endpoint = CompletionsClient(url, silence=SECONDS)
-        self._waiting: Iterator[Golden] = iter(runs)
+    def __init__(self, url: str, runs: Sequence[Golden], models: Sequence[str] = ()) -> None:
+        """`models` are the runs' own, if the first model that is served is not meant."""
+        self._endpoint = CompletionsClient(url, silence=patient(SECONDS))
+        self._waiting: Iterator[tuple[Golden, str]] = iter(zip(runs, models or [""] * len(runs), strict=True))
         self._begun: list[tuple[Golden, list[str], threading.Thread]] = []
 
     def begin(self, count: int) -> None:
         for _ in range(count):
-            run, texts = next(self._waiting), list[str]()
-            thread = threading.Thread(target=self._read, args=(run, texts))
+            (run, model), texts = next(self._waiting), list[str]()
+            thread = threading.Thread(target=self._read, args=(run, model, texts))
             self._begun.append((run, texts, thread))
             thread.start()
 
@@ -37,13 +38,15 @@ class Streams:
     def finish(self) -> int:
         """Returns how many have begun, when all of them have ended with the tokens of the reference."""
         for run, texts, thread in self._begun:
-            thread.join(SECONDS)
+            thread.join(patient(SECONDS))
             assert tokens_of("".join(texts)) == run.tokens
         return len(self._begun)
 
-    def _read(self, run: Golden, texts: list[str]) -> None:
+    def _read(self, run: Golden, model: str, texts: list[str]) -> None:
         """Asks until it is answered: while Redis is empty, workers are not known well enough for new requests."""
         body = {"prompt": run.prompt, "max_tokens": len(run.tokens), "temperature": 0, "ignore_eos": True}
+        if model:
+            body["model"] = model
 
         def answered() -> bool:
             try:

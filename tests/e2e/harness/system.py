@@ -24,10 +24,10 @@ from infra.redis.records import FinishedRecord, StatsSample, WorkerRecord
 from infra.redis.registry import FINISHED_KEY, STATS_KEY, index_key, read_unchecked, record_key
 from launcher.deployment import SERVICE_ENVIRONMENT
 from launcher.host.redis_server import redis_service
-from tests.e2e.harness.forks import ROOT, Forked
+from tests.e2e.harness.forks import ROOT, Forked, Start
 from tests.e2e.harness.host import THIS_HOST, Host
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import patient, wait_until
 
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
@@ -53,7 +53,9 @@ class System:
         decode_module: str = "decode_service",
         environment: dict[str, str] | None = None,
         host_of: Callable[[str], Host] = lambda name: THIS_HOST,
+        forks_ranks: bool = False,
     ) -> None:
+        """`forks_ranks`: a worker's other ranks are forks of it (`forked_ranks.py`), which begin sooner."""
         self.directory = directory
         self.model = model
         service, self.redis_url = redis_service(directory)
@@ -69,6 +71,7 @@ class System:
         self._gateway, self._dashboard = ["--handoff", handoff, *gateway], dashboard
         self._environment = {**SERVICE_ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": python_path()}
         self._processes: list[subprocess.Popen[bytes] | Forked] = []
+        self._forks_ranks = forks_ranks
         self._log = (directory / "log").open("ab")
 
     def __enter__(self) -> "System":
@@ -119,7 +122,7 @@ class System:
         process = self.workers.pop(name)
         self.killed.add(process.pid)
         process.kill()
-        process.wait(STOP_SECONDS)
+        process.wait(patient(STOP_SECONDS))
 
     def start_redis(self) -> None:
         """Starts the server, and waits until it answers: at the start, and where a test has ended it."""
@@ -137,9 +140,8 @@ class System:
     def _serve(self, name: str, module: str, options: list[str]) -> Forked:
         status = str(self.directory / f"{name}.status")
         host = self.host_of(name)
-        process = Forked(
-            module, [*options, "--host", host.address, "--status-file", status], self._environment, host, self._log
-        )
+        options = [*options, "--host", host.address, "--status-file", status]
+        process = Forked(Start(module, options, self._environment, host, self._forks_ranks), self._log)
         self._processes.append(process)
         return process
 
@@ -234,7 +236,7 @@ class System:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
             try:
-                code = process.wait(STOP_SECONDS)
+                code = process.wait(patient(STOP_SECONDS))
             except subprocess.TimeoutExpired:
                 process.kill()
                 code = process.wait()
