@@ -12,6 +12,7 @@ steps when neighbours take cores away, and removes the bias of least squares ove
 """
 
 from collections import deque
+from itertools import chain, compress
 from math import exp, log
 from operator import mul
 from statistics import median
@@ -74,7 +75,7 @@ class StepFit:
                 self._scale[part] = seconds / max(1.0, amount)  # unknown: as if it were all of the step
         predicted = sum(a * q * s for a, q, s in zip(amounts, self._scale, self._shape, strict=True))
         factor = exp(self._level)
-        kind = self._kinds.setdefault((work.prompt_tokens > 0, work.sequences > 0, work.rows > 0), _Equations())
+        kind = self._kind_of(work)
         if predicted > 0:
             self._errors.append(abs(factor * predicted - seconds) / seconds)
             if self._steps >= MIN_LEVEL_STEPS:
@@ -83,21 +84,29 @@ class StepFit:
                 self._level = max(-LEVEL_BOUND, min(LEVEL_BOUND, self._level))
             if kind.steps >= MIN_KIND_STEPS:
                 seconds = max(seconds, factor * predicted / MAX_SPEEDUP)
-        kind.add([a * q / seconds for a, q in zip(amounts, self._scale, strict=True)])
+        kind.add([amounts[part] * self._scale[part] / seconds for part in kind.parts])
         self._steps += 1
         if self._steps <= MIN_LEVEL_STEPS or self._steps % STEPS_BETWEEN_SOLUTIONS == 0:
             self._solve()
         if self._steps <= STEPS_BETWEEN_REPORTS or self._steps % STEPS_BETWEEN_REPORTS == 0:
             self.costs = self._told()
 
+    def _kind_of(self, work: StepWork) -> "_Equations":
+        key = work.prompt_tokens > 0, work.sequences > 0, work.rows > 0
+        if key not in self._kinds:
+            pairs_of_parts = compress(((1, 2), (3, 4), (5, 6)), key)
+            self._kinds[key] = _Equations((0, *chain.from_iterable(pairs_of_parts)))
+        return self._kinds[key]
+
     def _solve(self) -> None:
         shape, kinds = self._shape, self._kinds.values()
         for part in (*range(COEFFICIENT_COUNT),) * SOLVER_ROUNDS:
             weight, wanted = SEED_WEIGHT_STEPS, SEED_WEIGHT_STEPS * self._pull[part]
             for kind in kinds:
-                row = kind.products[part]
-                weight += row[part]
-                wanted += kind.sums[part] + row[part] * shape[part] - sum(map(mul, row, shape))
+                if (row := kind.products.get(part)) is not None:
+                    own = row[kind.parts.index(part)]
+                    weight += own
+                    wanted += kind.sums[part] + own * shape[part] - sum(map(mul, row, [shape[at] for at in kind.parts]))
             shape[part] = max(0.0, wanted / weight)
 
     def _told(self) -> StepCosts:
@@ -120,17 +129,18 @@ class StepFit:
 
 
 class _Equations:
-    """Normal equations of the steps of one kind, older steps with less weight."""
+    """Normal equations of the steps of one kind, older steps with less weight. `parts`: those that its steps have."""
 
-    def __init__(self) -> None:
-        self.products = [[0.0] * COEFFICIENT_COUNT for _ in range(COEFFICIENT_COUNT)]
-        self.sums = [0.0] * COEFFICIENT_COUNT
+    def __init__(self, parts: tuple[int, ...]) -> None:
+        self.parts = parts
+        self.products = {part: [0.0] * len(parts) for part in parts}
+        self.sums = dict.fromkeys(parts, 0.0)
         self.steps = 0
 
-    def add(self, parts: list[float]) -> None:
-        """Adds a step: its parts, scaled and divided by the step's seconds, should sum up to 1."""
+    def add(self, amounts: list[float]) -> None:
+        """Adds a step: its parts' amounts, scaled and divided by the step's seconds, should sum up to 1."""
         self.steps += 1
-        for part, amount in enumerate(parts):
+        for part, amount in zip(self.parts, amounts, strict=True):
             row = self.products[part]
-            self.products[part] = [STEP_DECAY * known + amount * other for known, other in zip(row, parts, strict=True)]
+            self.products[part] = [STEP_DECAY * old + amount * other for old, other in zip(row, amounts, strict=True)]
             self.sums[part] = STEP_DECAY * self.sums[part] + amount

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from contracts.ids import AttemptKey
+from contracts.messages.gateway import Emitted
 from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.workers.liveness import RECONNECT_WITHIN_S
 from infra.redis.records import Role
@@ -86,6 +87,10 @@ class DeploymentSimulation:
         peer = self.fleet.die(epoch)
         self.timeline.after(RECONNECT_WITHIN_S, partial(self.gateway.died, peer))
 
+    def _emitted(self, epoch: str, all_emitted: list[Emitted]) -> None:
+        for each in all_emitted:
+            self.gateway.emitted(epoch, each)
+
     def _cancel(self, epoch: str, key: AttemptKey) -> None:
         worker = self.fleet.workers[epoch]
         if worker.alive:
@@ -100,8 +105,7 @@ class DeploymentSimulation:
             case Begin(emitted=emitted):
                 front(partial(self.gateway.emitted, worker.epoch, emitted))
             case Emit(emitted=all_emitted):
-                for each in all_emitted:
-                    front(partial(self.gateway.emitted, worker.epoch, each))
+                front(partial(self._emitted, worker.epoch, all_emitted))
             case Fail(key=key, failure=failure):
                 front(partial(self.gateway.failed, worker.epoch, key, failure))
             case KeysChanged(kept=kept, lost=lost):

@@ -1,7 +1,10 @@
 """What a role's policy needs of its worker: a clock, the scheduler and its blocks, and a way to the I/O thread."""
 
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from contracts.errors import MessageError
 from contracts.kv.spec import KVSpec
@@ -41,5 +44,9 @@ class PolicyParts(NamedTuple):
 
 def check_tokens(token_ids: list[int], vocab_size: int) -> None:
     """Raises `MessageError` for ids outside the vocabulary, which would fail a whole step."""
-    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+    try:
+        fit = not token_ids or np.frombuffer(array("I", token_ids), np.uintc).max() < vocab_size  # a third of min and max
+    except OverflowError:
+        fit = False  # negative, or beyond 32 bits
+    if not fit:
         raise MessageError(f"token ids from {min(token_ids)} to {max(token_ids)}, the vocabulary has {vocab_size}")

@@ -44,8 +44,12 @@ class BlockKeys:
         """Computes the missing keys of the full blocks of the first `count` tokens."""
         size = self.block_tokens
         parent = self.keys[-1] if self.keys else self.root
-        for start in range(len(self.keys) * size, count - size + 1, size):
-            block = pack(tokens[start : start + size])
+        first = len(self.keys) * size
+        if count - first < size:
+            return
+        packed, block_bytes = pack(tokens[first:count]), TOKEN_BYTES * size
+        for start in range(0, len(packed) - block_bytes + 1, block_bytes):
+            block = packed[start : start + block_bytes]
             parent = block_key(parent, block)
             self.keys.append(parent)
             self.packed.append(block)

@@ -130,8 +130,8 @@ class LoadAccount(Generic[Known]):
     def _expect_answer(self, sample: Sample) -> None:
         """Counts an answer's blocks as cached by its decode worker: its client may continue from it at once."""
         worker = self._workers.get(sample.route.decode)
-        prompt = structs.replace(sample.prompt, token_ids=sample.prompt.token_ids + sample.tokens[:-1])
-        if worker is not None and sample.admitted.keys and len(prompt.token_ids) <= MAX_HASHED_TOKENS:
+        if worker is not None and sample.admitted.keys and sample.length <= MAX_HASHED_TOKENS:
+            prompt = structs.replace(sample.prompt, token_ids=sample.prompt.token_ids + sample.tokens[:-1])
             self._expect_blocks(worker, prompt_keys(prompt, [worker.record.block_tokens]))
 
     def _uncount(self, sample: Sample, workers: set[str], attempt: Attempt | None) -> None:
