@@ -25,14 +25,13 @@ from typing import NamedTuple
 from pricing.backlog import PromptWork
 from pricing.candidate import Candidate
 from pricing.links import LinkRates, MeasuredLink
-from pricing.pooled import pooled_costs
+from pricing.pooled import CostPools
 from pricing.route import RouteRequest
 from pricing.steps import StepCosts
 from pricing.wait import first_token_seconds
 
 DECODE_WEIGHT = 0.25  # weight of a second in the course of an answer, relative to a second before its first token
 SINGLE_STEP_WEIGHT = 0.25  # weight of the delay of running decodes by one longer step; several longer steps count fully
-MAX_WORKERS_PRICED = 12  # workers of each role that are priced, the most promising first: all pairs of them take 0.7 ms
 
 
 class WorkerEstimate(NamedTuple):
@@ -60,17 +59,19 @@ class RouteEstimate(NamedTuple):
 
 
 def prices(
-    prefills: Sequence[Candidate], decodes: Sequence[Candidate], request: RouteRequest, hand_off_always: bool
+    senders: Sequence[Candidate],
+    receivers: Sequence[Candidate],
+    pools: CostPools,
+    request: RouteRequest,
+    hand_off_always: bool,
 ) -> list[RouteEstimate]:
-    """Prices the routes over the most promising of these workers, whose costs are known.
+    """Prices the routes over these prefill and decode workers, whose costs are known, and the short paths.
 
     `hand_off_always`: no short path on a decode worker that a prefill worker can hand KV over to. There is also none
     where it would slow running decodes below an objective, unless no other route leads to that decode worker.
     """
-    senders, receivers = _promising(prefills), _promising(decodes)
     links = _measured([*senders, *receivers])
-    costs = pooled_costs([*prefills, *decodes])
-    estimates = [_estimate(each, costs[each.epoch], request) for each in (*senders, *receivers)]
+    estimates = [_estimate(each, pools[each.kind].costs_of(each), request) for each in (*senders, *receivers)]
     firsts, rates = estimates[: len(senders)], LinkRates(links)
     found = []
     for second in estimates[len(senders) :]:
@@ -88,16 +89,6 @@ def prices(
         if not pairs or (second.short_tpot <= wanted and not hand_off_always):
             found.append(RouteEstimate(second, second, own, second.short_price))
     return found
-
-
-def _promising(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Returns half of `MAX_WORKERS_PRICED` by the KV that they have, and half by their load."""
-    if len(candidates) <= MAX_WORKERS_PRICED:
-        return list(candidates)
-    near = sorted(candidates, key=lambda each: -each.cached)[: MAX_WORKERS_PRICED // 2]
-    epochs = {each.epoch for each in near}
-    others = sorted((each for each in candidates if each.epoch not in epochs), key=lambda each: each.load)
-    return near + others[: MAX_WORKERS_PRICED - len(near)]
 
 
 def _estimate(worker: Candidate, costs: StepCosts, request: RouteRequest) -> WorkerEstimate:

@@ -5,10 +5,13 @@ their cached KV. If the step costs of any worker are unknown, load decides.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 
+from gateway.workers.shortlist import shortlist
 from gateway.workers.worker import Worker
 from pricing.candidate import Candidate
 from pricing.links import Nearness, nearness
+from pricing.pooled import KeptPools
 from pricing.price import RouteEstimate, prices
 from pricing.route import Choice, Route, RouteRequest
 
@@ -24,6 +27,7 @@ class Router:
         """`hand_off_always`: no short path while there is a prefill worker."""
         self._turn = 0
         self._hand_off_always = hand_off_always
+        self._pools = KeptPools()
 
     def pick(
         self, workers: Iterable[Worker], request: RouteRequest, now: float, avoid: Collection[str] = ()
@@ -35,8 +39,8 @@ class Router:
         and without a decode worker a prefill worker does.
         """
         self._turn += 1
-        candidates = [each.candidate(request, now, avoid) for each in workers if each.serves(request.adapter)]
-        prefills, decodes = self._in_turn(candidates, "prefill"), self._in_turn(candidates, "decode")
+        serving = [each for each in workers if each.serves(request.adapter)]
+        prefills, decodes = self._in_turn(serving, "prefill"), self._in_turn(serving, "decode")
         fitting = {each.kind.content for each in prefills} & {each.kind.content for each in decodes}
         if not decodes:
             decodes, prefills = prefills, []
@@ -45,13 +49,20 @@ class Router:
         prefills = [each for each in prefills if each.kind.content in fitting]
         if not decodes:
             return None
-        if all(each.costs.known for each in (*prefills, *decodes)):
-            return cheapest(prices(prefills, decodes, request, self._hand_off_always))
-        return least_loaded(prefills, decodes, request.tokens)
+        senders, receivers = shortlist(prefills, request), shortlist(decodes, request)
+        pools = self._pools.of([*prefills, *decodes], [*senders, *receivers], now)
+        known = all([pool.known for pool in pools.values()] + [each.costs.known for each in (*senders, *receivers)])
+        if not known:
+            senders, receivers = prefills, decodes
+        firsts = [each.candidate(request, now, avoid) for each in senders]
+        seconds = [each.candidate(request, now, avoid) for each in receivers]
+        if not known:
+            return least_loaded(firsts, seconds, request.tokens)
+        return cheapest(prices(firsts, seconds, pools, request, self._hand_off_always))
 
-    def _in_turn(self, candidates: Sequence[Candidate], role: str) -> list[Candidate]:
+    def _in_turn(self, workers: Sequence[Worker], role: str) -> list[Worker]:
         """Returns the workers of a role in the order of their epochs, starting one further in each turn."""
-        ordered = sorted((each for each in candidates if each.kind.role == role), key=lambda each: each.epoch)
+        ordered = sorted([each for each in workers if each.kind.role == role], key=attrgetter("record.epoch"))
         shift = self._turn % len(ordered) if ordered else 0
         return ordered[shift:] + ordered[:shift]
 

@@ -7,8 +7,7 @@ from msgspec import structs
 from gateway.workers.worker import Worker
 from pricing.backlog import LENGTH_CLASSES, Backlog, PromptWork
 from pricing.demand import Demand
-from pricing.pooled import pooled_costs
-from pricing.route import RouteRequest
+from pricing.pooled import cost_pools
 from pricing.standing import RoleStanding, Standing, WorkerStanding
 from pricing.steps import StepCosts
 from pricing.wait import first_token_seconds
@@ -27,11 +26,11 @@ class StandingSurvey:
 
     def steps(self) -> Iterator[None]:
         """Measures all workers; yields where other tasks should have a turn."""
-        costs = pooled_costs([worker.candidate(RouteRequest(0), self._now) for worker in self._workers])
+        pools = cost_pools(self._workers)
         contexts = self._contexts()
         for number, worker in enumerate(self._workers, 1):
             record = worker.record
-            stands = _standing(worker, costs[record.epoch], self._demand, contexts[record.role], self._now)
+            stands = _standing(worker, pools[worker.kind].costs_of(worker), self._demand, contexts[record.role], self._now)
             self._found[record.role].append(stands)
             if number % WORKERS_PER_TURN == 0:
                 yield

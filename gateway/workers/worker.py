@@ -8,6 +8,7 @@ from msgspec import structs
 from contracts.ids import NO_TICKET, Ticket
 from contracts.kv.spec import blocks_for
 from gateway.workers.kept_blocks import KeptBlocks
+from gateway.workers.prompt_keys import PromptKeys
 from infra.redis.records import SpeculationCounts, WorkerRecord
 from pricing.backlog import Backlog, PromptWork
 from pricing.candidate import Candidate, WorkerKind
@@ -31,6 +32,7 @@ class Worker:
 
     def __init__(self, record: WorkerRecord) -> None:
         self.record = record
+        self.kind = WorkerKind(record.role, record.content, record.device)
         self.own_sequences = 0  # sequences of this gateway in progress there
         self.usable = False  # requests may go there
         self.late = False  # its answer, or its engine's, is overdue: used only if there is no other worker
@@ -72,16 +74,13 @@ class Worker:
     def costs(self) -> StepCosts:
         return self.record.load.costs
 
-    @property
-    def kind(self) -> WorkerKind:
-        return WorkerKind(self.record.role, self.record.content, self.record.device)
-
     # where it can be used -------------------------------------------------------------------------------------------
 
     def serves(self, adapter: str) -> bool:
         """Returns whether new requests with this adapter's digest may go there; an empty digest is the base model."""
-        held = not adapter or any(held.digest == adapter for held in self.record.adapters)
-        return self.usable and not self.record.draining and held
+        if not self.usable or self.record.draining:
+            return False
+        return not adapter or any(held.digest == adapter for held in self.record.adapters)
 
     def misses(self, epoch: str, now: float) -> None:
         """Records that it cannot connect to a decode worker, which its record shows only some time later."""
@@ -178,6 +177,11 @@ class Worker:
 
     # for a price ----------------------------------------------------------------------------------------------------
 
+    def cached(self, keys: PromptKeys) -> int:
+        """Returns the leading tokens of a prompt whose KV it has, in whole blocks."""
+        block_tokens = self.record.block_tokens
+        return block_tokens * self.kept.blocks(keys.get(block_tokens, ()))
+
     def candidate(self, request: RouteRequest, now: float, avoid: Collection[str] = ()) -> Candidate:
         """Returns a snapshot for the price of a request. `avoid`: epochs of workers to use only as a last resort."""
         record, load = self.record, self.record.load
@@ -191,7 +195,7 @@ class Worker:
             report_age=report_age,
             awaited=self.awaited(),
             decode_yield=self.decode_yield,
-            cached=record.block_tokens * self.kept.blocks(request.keys.get(record.block_tokens, ())),
+            cached=self.cached(request.keys),
             last_resort=(self.late, record.epoch in avoid, self.full(request.tokens)),
             load=self.load(),
             kv_use=self.kv_use(),

@@ -10,7 +10,7 @@ from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
 from pricing.backlog import Backlog
-from pricing.pooled import COSTS_MEMORY_S, pooled_costs
+from pricing.pooled import COSTS_MEMORY_S, MAX_WORKERS_IN_MEDIANS, POOLS_KEPT_S, KeptPools, cost_pools
 from pricing.route import RouteRequest
 from pricing.steps import StepCosts
 
@@ -81,9 +81,22 @@ ROWS: dict[str, tuple[list[Worker], float, float]] = {  # the first one's step: 
 @pytest.mark.parametrize("row", ROWS)
 def test_costs_that_are_believed(row: str) -> None:
     workers, least, most = ROWS[row]
-    costs = pooled_costs([one.candidate(RouteRequest(1), NOW) for one in workers])
-    assert least - 1e-9 <= costs["a"].step / LEARNED.step <= most + 1e-9
-    assert costs["a"].steps == workers[0].costs.steps, "what it is bounded by stays its own"
+    first = workers[0]
+    costs = cost_pools(workers)[first.kind].costs_of(first)
+    assert least - 1e-9 <= costs.step / LEARNED.step <= most + 1e-9
+    assert costs.steps == first.costs.steps, "what it is bounded by stays its own"
+
+
+def test_pools_of_many_workers_are_kept_for_a_while() -> None:
+    few = [worker(f"w{number}", LEARNED, 0) for number in range(MAX_WORKERS_IN_MEDIANS)]
+    pools = KeptPools()
+    assert pools.of(few, few, NOW) is not pools.of(few, few, NOW)
+    many = [*few, worker("one more", LEARNED, 0)]
+    kept = pools.of(many, many, NOW)
+    assert pools.of(many, many, NOW + 0.9 * POOLS_KEPT_S) is kept
+    assert pools.of(many, many, NOW + 1.1 * POOLS_KEPT_S) is not kept
+    other = worker("other", LEARNED, 0, device="cuda")
+    assert other.kind in pools.of([*many, other], [other], NOW + 1.2 * POOLS_KEPT_S), "it is priced now"
 
 
 @pytest.mark.parametrize(("costs", "ago"), [(slower(8, steps=0), 0.0), (slower(8), 10 * MEMORY_S)])

@@ -10,11 +10,11 @@ from msgspec import structs
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 from gateway.workers.router import Router
+from gateway.workers.shortlist import MAX_WORKERS_PRICED
 from gateway.workers.worker import YIELD_MEMORY_STEPS, Worker
 from infra.redis.records import KVLink, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerLoad, WorkerRecord
 from pricing.backlog import Backlog, PromptWork, TenantTokens, owner_of
 from pricing.links import HostLocation
-from pricing.price import MAX_WORKERS_PRICED
 from pricing.route import Choice, Route, RouteRequest
 from pricing.steps import DecodeYield, StepCosts
 

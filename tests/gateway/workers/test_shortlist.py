@@ -1,0 +1,100 @@
+"""The router's shortlist: a choice among many workers is that of a plain walk over all of them."""
+
+import random
+import struct
+
+import pytest
+from msgspec import structs
+
+from contracts.ids import NO_TICKET
+from contracts.messages.gateway import NOT_HEARD, KeyNews
+from gateway.workers.router import Router, cheapest, least_loaded
+from gateway.workers.shortlist import MAX_WORKERS_BY_KV, MAX_WORKERS_PRICED
+from gateway.workers.worker import Worker
+from pricing.backlog import Backlog, PromptWork
+from pricing.candidate import Candidate
+from pricing.pooled import cost_pools
+from pricing.price import prices
+from pricing.route import Choice, RouteRequest
+from pricing.steps import StepCosts
+from tests.gateway.workers.test_routes_by_cost import BLOCK, COSTS, NOW, D, P, worker
+
+PROMPT_BLOCKS = 40
+
+
+def drawn(chance: random.Random, epoch: str, share_with_kv: float) -> Worker:
+    """Draws a worker; of all values there are few, so that many workers are equal."""
+    tokens = chance.choice([0, 0, 300, 2000])
+    prompts = [PromptWork(tokens)] if tokens else []
+    backlog = Backlog(free_blocks=chance.choice([5, 1000, 1000])).and_prompts(prompts)
+    backlog = backlog.and_sequences(*chance.choice([(0, 0), (3, 900), (9, 4000)]))
+    has = chance.choice([1, 2, 20, 39, 40]) if chance.random() < share_with_kv else 0
+    speed = chance.choice([1.0, 1.0, 1.5])
+    costs = structs.replace(COSTS, step=speed * COSTS.step, steps=chance.choice([0, 4, 900]), fastest=0.01)
+    found = worker(epoch, chance.choice([P, D, D]), backlog, has=has, costs=costs)
+    found.learned_at = NOW - chance.choice([0.0, 5.0, 30.0])
+    found.own_sequences = chance.randrange(3)
+    found.late = chance.random() < 0.1
+    if chance.random() < 0.3:
+        expected = chance.randrange(PROMPT_BLOCKS)
+        found.kept.expects(tuple(range(expected)), NOW)
+    return found
+
+
+def plainly(workers: list[Worker], request: RouteRequest, turn: int) -> Choice | None:
+    """The same choice by a candidate of every worker."""
+
+    def in_turn(role: str) -> list[Candidate]:
+        own = sorted((each for each in workers if each.record.role == role), key=lambda each: each.epoch)
+        shift = turn % len(own) if own else 0
+        return [each.candidate(request, NOW) for each in own[shift:] + own[:shift]]
+
+    def promising(candidates: list[Candidate]) -> list[Candidate]:
+        if len(candidates) <= MAX_WORKERS_PRICED:
+            return candidates
+        near = sorted(candidates, key=lambda each: -each.cached)[:MAX_WORKERS_BY_KV]
+        epochs = {each.epoch for each in near}
+        others = sorted((each for each in candidates if each.epoch not in epochs), key=lambda each: each.load)
+        return near + others[: MAX_WORKERS_PRICED - MAX_WORKERS_BY_KV]
+
+    prefills, decodes = in_turn("prefill"), in_turn("decode")
+    if not decodes:
+        prefills, decodes = [], prefills
+    pools = cost_pools([*prefills, *decodes])
+    if not all(each.costs.known for each in (*prefills, *decodes)):
+        return least_loaded(prefills, decodes, request.tokens)
+    return cheapest(prices(promising(prefills), promising(decodes), pools, request, False))
+
+
+@pytest.mark.parametrize("share_with_kv", [0.0, 0.1, 0.5, 1.0])
+def test_a_choice_is_that_of_a_walk_over_all_workers(share_with_kv: float) -> None:
+    chance = random.Random(round(10 * share_with_kv))
+    found = []
+    for _ in range(25):
+        workers = [drawn(chance, f"w{number:02}", share_with_kv) for number in range(chance.randint(1, 64))]
+        router = Router()
+        if chance.random() < 0.1:
+            load = structs.replace(workers[0].record.load, costs=StepCosts())
+            workers[0].renew(structs.replace(workers[0].record, load=load), NOW)
+        for turn in (1, 2):
+            keys = tuple(range(chance.choice([0, 3, PROMPT_BLOCKS])))
+            request = RouteRequest(BLOCK * PROMPT_BLOCKS, keys={BLOCK: keys}, output_tokens=20)
+            choice = router.pick(workers, request, NOW)
+            assert choice == plainly(workers, request, turn)
+            found.append(choice)
+    assert len({choice.route for choice in found if choice is not None}) > 20
+
+
+def test_workers_with_other_block_sizes_are_compared_by_tokens() -> None:
+    """Of more workers than are listed, all equally loaded, that with most tokens is first, whatever its blocks."""
+    idle = [worker(f"d{number:02}", D) for number in range(3 * MAX_WORKERS_PRICED)]
+    large = worker("large", D)
+    large.renew(structs.replace(large.record, block_tokens=4 * BLOCK), NOW)
+    large.kept.take(KeyNews(NOT_HEARD, 1, struct.pack("<5Q", *range(100, 105)), b"", 0, 1))
+    small = worker("small", D, has=12)
+    for each in (large, small):
+        each.reports(Backlog(free_blocks=1000), NO_TICKET, NOW)
+        each.own_sequences = 50
+    request = RouteRequest(500, keys={BLOCK: tuple(range(31)), 4 * BLOCK: tuple(range(100, 107))}, output_tokens=20)
+    choice = Router().pick([*idle, small, large], request, NOW)
+    assert choice is not None and choice.route.decode == "large" and choice.start == 5 * 4 * BLOCK
