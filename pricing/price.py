@@ -32,6 +32,9 @@ from pricing.wait import first_token_seconds
 
 DECODE_WEIGHT = 0.25  # weight of a second in the course of an answer, relative to a second before its first token
 SINGLE_STEP_WEIGHT = 0.25  # weight of the delay of running decodes by one longer step; several longer steps count fully
+EQUAL_PRICE_SHARE = 0.05
+"""Prices that exceed the lowest by at most this share, and `EQUAL_PRICE_S`, are equal: then other reasons decide."""
+EQUAL_PRICE_S = 0.001
 
 
 class WorkerEstimate(NamedTuple):
@@ -58,6 +61,30 @@ class RouteEstimate(NamedTuple):
     price: float
 
 
+class _Leader:
+    """The best route so far: it rules out others before all their terms are known."""
+
+    def __init__(self) -> None:
+        self._route: RouteEstimate | None = None
+
+    def beats(self, last_resort: tuple[bool, ...], least: float) -> bool:
+        """Returns whether a route with these reasons against it, whose price is at `least` so high, is worse."""
+        best = self._route
+        if best is None or last_resort < best.last_resort:
+            return False
+        return last_resort > best.last_resort or least > equal_up_to(best.price)
+
+    def sees(self, route: RouteEstimate) -> None:
+        best = self._route
+        if best is None or (route.last_resort, route.price) < (best.last_resort, best.price):
+            self._route = route
+
+
+def equal_up_to(price: float) -> float:
+    """Returns the highest price that is equal to this lowest one."""
+    return (1 + EQUAL_PRICE_SHARE) * price + EQUAL_PRICE_S
+
+
 def prices(
     senders: Sequence[Candidate],
     receivers: Sequence[Candidate],
@@ -67,27 +94,36 @@ def prices(
 ) -> list[RouteEstimate]:
     """Prices the routes over these prefill and decode workers, whose costs are known, and the short paths.
 
+    Routes that are surely worse than another one are left out: of 144 pairs some ten remain.
     `hand_off_always`: no short path on a decode worker that a prefill worker can hand KV over to. There is also none
     where it would slow running decodes below an objective, unless no other route leads to that decode worker.
     """
     links = _measured([*senders, *receivers])
     estimates = [_estimate(each, pools[each.kind].costs_of(each), request) for each in (*senders, *receivers)]
     firsts, rates = estimates[: len(senders)], LinkRates(links)
-    found = []
+    found: list[RouteEstimate] = []
+    leader = _Leader()
     for second in estimates[len(senders) :]:
         worker = second.candidate
         wanted = request.tpots.get(worker.epoch, inf)
         own = (*worker.last_resort, second.tpot > min(request.tpot, wanted))
         pairs = [first for first in firsts if first.candidate.reaches(worker)]
+        short = RouteEstimate(second, second, own, second.short_price)
+        may_be_short = not pairs or (second.short_tpot <= wanted and not hand_off_always)
+        if may_be_short:
+            leader.sees(short)
         for first in pairs:
             sender = first.candidate
+            both = (*map(or_, sender.last_resort, own), own[-1]) if True in sender.last_resort else own
+            if leader.beats(both, first.ttft + second.decode_seconds):
+                continue
             size, rate = second.missing * sender.token_bytes, sender.links.get(worker.epoch, 0.0)
             transfer = rates.seconds(size, rate, sender.location, worker.location)
             price = first.ttft + max(0.0, transfer - first.seconds) + second.decode_seconds
-            both = tuple(map(or_, (*sender.last_resort, False), own))
             found.append(RouteEstimate(first, second, both, price))
-        if not pairs or (second.short_tpot <= wanted and not hand_off_always):
-            found.append(RouteEstimate(second, second, own, second.short_price))
+            leader.sees(found[-1])
+        if may_be_short:
+            found.append(short)  # behind routes by handoff, which come first where all else is equal
     return found
 
 

@@ -35,6 +35,8 @@ def first_token_seconds(
     before the running step.
     """
     decodes = backlog.sequences, backlog.context
+    if not backlog.tokens:
+        return costs.prompt_seconds(prompt.tokens, prompt.pairs, *decodes)
     step_tokens = costs.most_tokens or backlog.tokens
     share = backlog.before(prompt)
     before, before_pairs = round(share * backlog.tokens), share * backlog.pairs

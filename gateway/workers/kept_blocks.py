@@ -82,5 +82,25 @@ class KeptBlocks:
         return low
 
 
+def longest(kept: Sequence[KeptBlocks], keys: Sequence[int], most: int) -> list[int]:
+    """Returns the positions of the sets with the longest beginnings of `keys`, at most about `most`, in no order.
+
+    The number of leading keys that `most` sets have is found by bisection: each look keeps only sets that have more.
+    """
+    pool, beyond = list(range(len(kept))), []
+    least, end = 0, len(keys)  # `most` sets have `least` keys; fewer, which are `beyond`, have key `end`
+    while least < end:
+        middle = (least + end) // 2 if least else 0  # few prompts share their first block with many workers
+        key = keys[middle]
+        having = [
+            at for at in pool if key in (one := kept[at])._keys or key in one._soon or key in one._sooner
+        ]  # without a call of `__contains__`: this is done for each of a thousand workers
+        if len(having) >= most:
+            pool, least = having, middle + 1
+        else:
+            beyond, end = having, middle
+    return beyond + [at for at in pool[:most] if at not in beyond][:most] if least else beyond
+
+
 def _numbers(joined: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(joined) // SHORT_KEY_BYTES}Q", joined)

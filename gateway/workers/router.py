@@ -12,12 +12,8 @@ from gateway.workers.worker import Worker
 from pricing.candidate import Candidate
 from pricing.links import Nearness, nearness
 from pricing.pooled import KeptPools
-from pricing.price import RouteEstimate, prices
+from pricing.price import RouteEstimate, equal_up_to, prices
 from pricing.route import Choice, Route, RouteRequest
-
-EQUAL_PRICE_SHARE = 0.05
-"""Prices that exceed the lowest by at most this share, and `EQUAL_PRICE_S`, are equal: then `_wear` decides."""
-EQUAL_PRICE_S = 0.001
 
 
 class Router:
@@ -58,7 +54,8 @@ class Router:
         seconds = [each.candidate(request, now, avoid) for each in receivers]
         if not known:
             return least_loaded(firsts, seconds, request.tokens)
-        return cheapest(prices(firsts, seconds, pools, request, self._hand_off_always))
+        routes = prices(firsts, seconds, pools, request, self._hand_off_always)
+        return cheapest(routes)._replace(fastest=min([each.costs.fastest for each in seconds]))
 
     def _in_turn(self, workers: Sequence[Worker], role: str) -> list[Worker]:
         """Returns the workers of a role in the order of their epochs, starting one further in each turn."""
@@ -68,9 +65,9 @@ class Router:
 
 
 def cheapest(estimates: Sequence[RouteEstimate]) -> Choice:
-    """Chooses the lowest price among the routes with the fewest reasons against them."""
+    """Chooses the lowest price among the routes with the fewest reasons against them; `_wear` decides among equals."""
     best = min(estimates, key=lambda each: (each.last_resort, each.price))
-    highest = (1 + EQUAL_PRICE_SHARE) * best.price + EQUAL_PRICE_S
+    highest = equal_up_to(best.price)
     equal = [each for each in estimates if each.last_resort == best.last_resort and each.price <= highest]
     prompt, decode, _, _ = min(equal, key=_wear)
     first, second = prompt.candidate, decode.candidate
@@ -84,7 +81,6 @@ def cheapest(estimates: Sequence[RouteEstimate]) -> Choice:
         ttft_guessed=first.idle and not first.costs.steps,
         tpot_guessed=second.idle and not second.costs.fastest,
         alone=second.idle,
-        fastest=min(each.decode.candidate.costs.fastest for each in estimates),
     )
 
 

@@ -7,7 +7,7 @@ a dozen.
 from collections.abc import Sequence
 from heapq import nsmallest
 
-from gateway.workers.kept_blocks import KeptBlocks
+from gateway.workers.kept_blocks import longest
 from gateway.workers.worker import Worker
 from pricing.route import RouteRequest
 
@@ -17,7 +17,7 @@ MAX_WORKERS_BY_KV = MAX_WORKERS_PRICED // 2
 
 
 def shortlist(workers: Sequence[Worker], request: RouteRequest) -> list[Worker]:
-    """Returns half of `MAX_WORKERS_PRICED` by the KV that they have, and the rest by load; equal ones in their order."""
+    """Returns half of `MAX_WORKERS_PRICED` by the KV that they have, the rest by load; equal ones in their order."""
     if len(workers) <= MAX_WORKERS_PRICED:
         return list(workers)
     near = _with_most_kv(workers, request)
@@ -38,20 +38,3 @@ def _with_most_kv(workers: Sequence[Worker], request: RouteRequest) -> list[Work
         found += [same[at] for at in longest([workers[at].kept for at in same], keys, MAX_WORKERS_BY_KV)]
     found.sort(key=lambda at: (-workers[at].cached(request.keys), at))
     return [workers[at] for at in found[:MAX_WORKERS_BY_KV]]
-
-
-def longest(kept: Sequence[KeptBlocks], keys: Sequence[int], most: int) -> list[int]:
-    """Returns the positions of the sets with the longest beginnings of `keys`, at most about `most`, in no order.
-
-    The number of leading keys that `most` sets have is found by bisection: each look keeps only sets that have more.
-    """
-    pool, beyond = list(range(len(kept))), []
-    least, end = 0, len(keys)  # `most` sets have `least` keys; fewer, which are `beyond`, have key `end`
-    while least < end:
-        middle = (least + end) // 2 if least else 0  # few prompts share their first block with many workers
-        having = [at for at in pool if keys[middle] in kept[at]]
-        if len(having) >= most:
-            pool, least = having, middle + 1
-        else:
-            beyond, end = having, middle
-    return beyond + [at for at in pool[: most] if at not in beyond][:most] if least else beyond

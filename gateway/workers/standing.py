@@ -30,7 +30,9 @@ class StandingSurvey:
         contexts = self._contexts()
         for number, worker in enumerate(self._workers, 1):
             record = worker.record
-            stands = _standing(worker, pools[worker.kind].costs_of(worker), self._demand, contexts[record.role], self._now)
+            stands = _standing(
+                worker, pools[worker.kind].costs_of(worker), self._demand, contexts[record.role], self._now
+            )
             self._found[record.role].append(stands)
             if number % WORKERS_PER_TURN == 0:
                 yield

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from itertools import chain
 
 import pytest
 from msgspec import structs
@@ -42,7 +43,7 @@ def drawn(chance: random.Random, epoch: str, share_with_kv: float) -> Worker:
 
 
 def plainly(workers: list[Worker], request: RouteRequest, turn: int) -> Choice | None:
-    """The same choice by a candidate of every worker."""
+    """The same choice by a candidate of every worker, and the price of every route by itself."""
 
     def in_turn(role: str) -> list[Candidate]:
         own = sorted((each for each in workers if each.record.role == role), key=lambda each: each.epoch)
@@ -63,7 +64,16 @@ def plainly(workers: list[Worker], request: RouteRequest, turn: int) -> Choice |
     pools = cost_pools([*prefills, *decodes])
     if not all(each.costs.known for each in (*prefills, *decodes)):
         return least_loaded(prefills, decodes, request.tokens)
-    return cheapest(prices(promising(prefills), promising(decodes), pools, request, False))
+    firsts, seconds = promising(prefills), promising(decodes)
+    fastest = min(each.costs.fastest for each in seconds)
+    routes = [
+        prices([first] if first else [], [each], pools, request, False)
+        for each in seconds
+        for first in firsts or [None]
+    ]
+    pairs_first = sorted(chain.from_iterable(routes), key=lambda each: each.prompt is each.decode)
+    by_decode = sorted(pairs_first, key=lambda each: seconds.index(each.decode.candidate))
+    return cheapest(by_decode)._replace(fastest=fastest)
 
 
 @pytest.mark.parametrize("share_with_kv", [0.0, 0.1, 0.5, 1.0])
