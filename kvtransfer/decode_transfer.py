@@ -11,6 +11,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import zmq
@@ -22,15 +23,17 @@ from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec, PayloadConversion
 from contracts.messages.gateway import REASON_CROWDED
 from contracts.messages.handoff import Grant, Join, Layer, Open, Refused, ToDecode, decode_to_decode
-from contracts.messages.wire import encode
+from contracts.messages.wire import Addressed, encode
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.malformed_frames import MalformedFrames
 from infra.network.sockets import router, send_now
 from infra.process.tasks import Tasks
 from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from kvtransfer.device_looks import DeviceLooks
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
-from kvtransfer.memory import KVMemory
+from kvtransfer.handoff import HandoffKey
+from kvtransfer.memory import DigestedCopy, KVMemory
 from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.outcomes import Outcomes
@@ -88,6 +91,8 @@ class DecodeTransfer:
         self._malformed: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
         self.refused: Counter[str] = Counter()  # dropped frames, by reason
         self._outcomes = Outcomes()
+        self._granting = DeviceLooks()  # Grants that wait for moves of their blocks
+        self._digesting = DeviceLooks()  # payloads that wait for their digests
         self._wake = asyncio.Event()
         self._idle = True  # no handoff has a deadline, so the time keeper may sleep for long
         self._tasks = Tasks("the handoff from prefill workers")
@@ -130,6 +135,8 @@ class DecodeTransfer:
         self._payload_sockets.close()
         self._sessions.close()
         self._writers.close()
+        self._granting.close()
+        self._digesting.close()
         if self._nixl is not None and self._landings is not None:
             self._landings.close()
             await self._nixl.close()
@@ -266,12 +273,37 @@ class DecodeTransfer:
         if arrived.payload is None:
             if isinstance(place, PayloadConversion):
                 raise MessageError("a payload of another form in the pool")
+            if self._memory.devices is not None:
+                self._digest_later(land, self._memory.devices.landed(header.group, header.layer, header.first, place))
+                return []
             arrived.payload = self._memory.landed(header.group, header.layer, place)
         elif isinstance(place, PayloadConversion):
             self._memory.convert(place, arrived.payload)
         else:
             self._memory.write(header.group, header.layer, place, arrived.payload)
         return self.side.landed(land, arrived.digest, self._clock())
+
+    def _digest_later(self, land: Land, landed: DigestedCopy) -> None:
+        def is_known() -> bool:
+            return landed.done
+
+        def known() -> None:
+            self._carry_out(self.side.landed(land, landed.digest, self._clock()))
+
+        self._digesting.when((land.key, land.header.number), is_known, known)
+
+    def _grant(self, grant: Grant, link: bytes) -> None:
+        """Sends a Grant when its blocks may be written. A repetition that comes earlier is dropped."""
+        key = HandoffKey(grant.receiver, grant.handoff)
+        devices = self._memory.devices
+        if not grant.blocks or devices is None:
+            self._send(grant, link)
+        elif key not in self._granting:
+            self._granting.when(key, devices.granting(grant.blocks), partial(self._granted, grant, link))
+
+    def _granted(self, grant: Grant, link: bytes) -> None:
+        if HandoffKey(grant.receiver, grant.handoff) in self.side.handoffs:
+            self._send(grant, link)
 
     def _count_malformed(self, link: bytes, reason: str, now: float) -> None:
         self.refused[reason] += 1
@@ -283,17 +315,22 @@ class DecodeTransfer:
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
+                case Send(Grant() as grant, link):
+                    self._grant(grant, link)
                 case Send(message, link):
-                    send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
-                    if isinstance(message, Grant) and self._landings is not None:
-                        self._landings.stir()
-                    if isinstance(message, Refused) and message.reason != REASON_CROWDED:
-                        self._outcomes.given_up(message.reason)
+                    self._send(message, link)
                 case RoomWanted() | Landed() | Dropped():
                     self._count(instruction)
                     self._tell_engine(instruction)
                 case _:
                     raise AssertionError(f"{type(instruction).__name__} is not for the decode side")
+
+    def _send(self, message: Addressed, link: bytes) -> None:
+        send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
+        if isinstance(message, Grant) and self._landings is not None:
+            self._landings.stir()
+        if isinstance(message, Refused) and message.reason != REASON_CROWDED:
+            self._outcomes.given_up(message.reason)
 
     def _count(self, event: ToDecodeEngine) -> None:
         match event:

@@ -7,6 +7,50 @@ from contracts.kinds import Codec
 from contracts.kv.spec import PayloadConversion
 
 
+class DigestedCopy(Protocol):
+    """Blocks that a GPU copies or reads, and digests."""
+
+    @property
+    def done(self) -> bool:
+        """Whether that has ended. The host does not wait for it."""
+        ...
+
+    @property
+    def digest(self) -> int:
+        """The digest; only when it is done."""
+        ...
+
+
+class PeerMemory(Protocol):
+    """A decode worker's pool in the memory of GPUs that this worker's GPU reaches."""
+
+    def write(
+        self, group: int, layer: int, first: int, blocks: Sequence[int], their_blocks: Sequence[int]
+    ) -> DigestedCopy:
+        """Begins to copy blocks of a layer, from the sequence's block `first` on, into blocks of the peer."""
+        ...
+
+
+class DeviceMemory(Protocol):
+    """A pool in the memory of one or several GPUs."""
+
+    def offered(self) -> bytes:
+        """Returns what `opened` takes in another process of this host."""
+        ...
+
+    def opened(self, offered: bytes, counts: Sequence[int]) -> PeerMemory:
+        """Opens another worker's pool of `counts` blocks by KV group. Raises `DeviceError` if no GPU reaches it."""
+        ...
+
+    def granting(self, blocks: Sequence[Sequence[int]]) -> Callable[[], bool]:
+        """Returns a function that tells whether another process may write into these blocks of each group by now."""
+        ...
+
+    def landed(self, group: int, layer: int, first: int, blocks: Sequence[int]) -> DigestedCopy:
+        """Takes blocks that another process has filled, from the sequence's block `first` on."""
+        ...
+
+
 class KVMemory(Protocol):
     """Reads and writes blocks. A block of group g has `spec.groups[g].block_bytes` bytes in each layer."""
 
@@ -14,6 +58,11 @@ class KVMemory(Protocol):
     """Blocks of each group. Its memory is `[layers, blocks, bytes]`."""
     descriptors: tuple[int, ...]
     """Of each group's memory, if processes of this host may share it (`infra.process.shared_mapping`)."""
+
+    @property
+    def devices(self) -> DeviceMemory | None:
+        """The pool as GPUs of other processes reach it; None on a CPU."""
+        ...
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         """Whether these blocks can be read without waiting for a device that still computes them."""

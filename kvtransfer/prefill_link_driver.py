@@ -10,34 +10,38 @@ poll pyzmq queues every other send.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import zmq
 import zmq.asyncio
 
 from contracts.errors import MessageError
-from contracts.messages.handoff import Handoff, Join, Layer, Offer, decode_to_prefill
+from contracts.messages.handoff import Abort, Aborted, Handoff, Join, Layer, Offer, decode_to_prefill
 from contracts.messages.wire import Addressed, encode
 from infra.network.sockets import send_now
 from infra.process.tasks import Tasks
 from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
-from kvtransfer.memory import KVMemory
+from kvtransfer.memory import DigestedCopy, KVMemory
 from kvtransfer.payload_reader import PayloadReader
 from kvtransfer.protocol.flow import HandoffRate
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
 from kvtransfer.protocol.payloads import Payload
 from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff, PrefillHandoff
 from kvtransfer.protocol.prefill_link import PrefillLink
-from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.channel import Channel, SentPayload
+from kvtransfer.transports.device_pool_channel import DevicePoolChannel
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.pool_channel import PoolChannel
 from kvtransfer.transports.ring_socket import RingQueueFull
 from kvtransfer.transports.watching import Watching
 
 COMPUTING_POLL_S = 0.0005  # between two checks of blocks that a device still computes
+COPYING_POLL_S = 0.0001  # between two checks of payloads that a device copies
 FRAME_POLL_S = 0.005  # between two checks of frames that keep a closed handoff pinned
 FRAME_TIMEOUT_S = 1.0  # after which the frames of a closed socket count as done
+REASON_NOT_ADMITTED = "not_admitted"
+"""Reason of handoffs on a link whose peer has not let this worker into its pool."""
 REJOIN_REASONS = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
 """Reasons of ended handoffs that suggest that the peer has forgotten the link: a Join finds out."""
 SENDS_PER_TURN = 16  # payloads or messages sent before other tasks have their turn
@@ -83,16 +87,18 @@ class PrefillLinkDriver:
         self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel has not taken yet
         self.lost_for = ""  # why the link was lost
         self.rate = HandoffRate()
+        self._memory = memory
         self._reader = PayloadReader(memory)
         self._clock = clock
         self._owner = owner
         self._blocks: dict[int, list[list[int]]] = {}  # blocks of each open handoff, by KV group
         self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> waiting message, in order
-        self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
+        self._frames: deque[tuple[int, int, zmq.MessageTracker | DigestedCopy]] = deque()
+        """Handoff, payload number, and what tells its end; oldest first."""
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
         self._retry = 0.0  # s; above 0 while the socket takes nothing
-        self._watching = Watching(tasks, lambda: self.lose("connection_lost"))
+        self._watching = Watching(tasks, self._channel_ended)
         self.pump = tasks.start(self._pump())
         self.reader = tasks.start(self._read())
 
@@ -119,6 +125,10 @@ class PrefillLinkDriver:
     def payload_address(self) -> str:
         return self._joining.payload_address if self.channel is not None and self.channel.transport == "tcp" else ""
 
+    def _channel_ended(self) -> None:
+        admitted = not isinstance(self.channel, PoolChannel) or self.channel.is_open
+        self.lose("connection_lost" if admitted else REASON_NOT_ADMITTED)
+
     def lose(self, reason: str) -> None:
         """Gives up a dead peer: closes the socket, then ends every handoff. `_pump` runs until no frame is read."""
         if self._lost_at is not None:
@@ -126,7 +136,7 @@ class PrefillLinkDriver:
         self._lost_at = self._clock()
         self.lost_for = reason
         self._watching.watch(None)
-        if self.channel is not None:
+        if self.channel is not None and not isinstance(self.channel, DevicePoolChannel):
             self.channel.close()
         self._socket.close(0)
         self._outbox.clear()
@@ -139,12 +149,16 @@ class PrefillLinkDriver:
         while self._lost_at is None or self._frames:
             self._wake.clear()
             self._tick()
+            if self._lost_at is None and isinstance(self.channel, DevicePoolChannel):
+                self.channel.announce()
             self._look_at_frames()
             sent = self._send_some()
             if sent == SENDS_PER_TURN:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
+        if isinstance(self.channel, DevicePoolChannel):  # no copy is under way any more
+            self.channel.close()
 
     def _tick(self) -> None:
         now = self._clock()
@@ -175,8 +189,10 @@ class PrefillLinkDriver:
                 return sent
         return SENDS_PER_TURN
 
-    def _send_message(self) -> bool:
+    def _send_message(self) -> bool | None:
         key, message = next(iter(self._outbox.items()))
+        if self._is_held(message):
+            return None
         if not send_now(self._socket, [encode(message)]):
             return False
         del self._outbox[key]
@@ -189,18 +205,16 @@ class PrefillLinkDriver:
             return None
         sender, payload = turn
         header = self.side.header(sender, payload)
-        if self._views is None or self._views[0] != header:
-            self._computing = not self._begin_read(sender, payload)
-            if self._computing:
-                return None
-            self._views = (header, self._reader.finish())
-            if (following := self.side.following(sender, payload)) is not None:
-                self._begin_read(*following)
-        blocks = sender.granted[payload.group][payload.first : payload.first + payload.count] if sender.granted else ()
+        theirs = sender.granted[payload.group][payload.first : payload.first + payload.count] if sender.granted else ()
         try:
-            sent = self.channel.send(*self._views, blocks)
+            if isinstance(self.channel, DevicePoolChannel):
+                sent = self._copy(self.channel, sender, payload, header, theirs)
+            else:
+                sent = self._read_and_send(self.channel, sender, payload, header, theirs)
         except MessageError:
             self.lose("bad_grant")
+            return None
+        if self._computing:
             return None
         if sent is None:
             return False
@@ -212,9 +226,37 @@ class PrefillLinkDriver:
             self._frames.append((sender.number, header.number, sent.tracker))
         return True
 
+    def _read_and_send(
+        self, channel: Channel, sender: PrefillHandoff, payload: Payload, header: Layer, theirs: Sequence[int]
+    ) -> SentPayload | None:
+        if self._views is None or self._views[0] != header:
+            self._computing = not self._begin_read(sender, payload)
+            if self._computing:
+                return None
+            self._views = (header, self._reader.finish())
+            if (following := self.side.following(sender, payload)) is not None:
+                self._begin_read(*following)
+        return channel.send(*self._views, theirs)
+
+    def _copy(
+        self, channel: DevicePoolChannel, sender: PrefillHandoff, payload: Payload, header: Layer, theirs: Sequence[int]
+    ) -> SentPayload | None:
+        blocks = self._own_blocks(sender, payload)
+        self._computing = not self._memory.ready(payload.group, payload.layer, blocks)
+        return None if self._computing else channel.copy(header, blocks, theirs)
+
     def _begin_read(self, sender: PrefillHandoff, payload: Payload) -> bool:
-        blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
-        return self._reader.begin(sender.number, payload, blocks, sender.form.codec)
+        return self._reader.begin(sender.number, payload, self._own_blocks(sender, payload), sender.form.codec)
+
+    def _own_blocks(self, sender: PrefillHandoff, payload: Payload) -> list[int]:
+        return self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
+
+    def _is_held(self, message: Addressed) -> bool:
+        """Whether a message has to wait for copies: when the peer has heard of an end, it uses the blocks otherwise."""
+        return isinstance(message, Abort | Aborted) and self._is_copying()
+
+    def _is_copying(self) -> bool:
+        return isinstance(self.channel, DevicePoolChannel) and (self.channel.is_copying or bool(self._frames))
 
     def _join(self, offer: Offer) -> None:
         """Opens the channel that an Offer allows. A new salt half means that the peer had forgotten the link."""
@@ -263,6 +305,8 @@ class PrefillLinkDriver:
         pauses = [self._retry] if self._retry else []
         if self._computing:
             pauses.append(COMPUTING_POLL_S)
+        if self._is_copying():
+            pauses.append(COPYING_POLL_S)
         if self.side.pinned() or self._lost_at is not None:
             pauses.append(FRAME_POLL_S)
         if self._lost_at is None:
@@ -275,11 +319,13 @@ class PrefillLinkDriver:
         while self._frames:
             handoff, number, tracker = self._frames[0]
             sender = self.side.handoffs.get(handoff)
-            pinned = sender is not None and number in sender.flying
-            if pinned and not tracker.done and not overdue:
+            copied = sender is not None and number in sender.copied
+            pinned = sender is not None and (copied or number in sender.flying)
+            if pinned and not tracker.done and (copied or not overdue):
                 return
             self._frames.popleft()
-            self._carry_out(self.side.handle(FrameDone(handoff, number), self._clock()))
+            digest = None if isinstance(tracker, zmq.MessageTracker) else tracker.digest
+            self._carry_out(self.side.handle(FrameDone(handoff, number, digest), self._clock()))
 
     async def _read(self) -> None:
         for number in itertools.count(1):

@@ -21,7 +21,7 @@ from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.peer_probes import PeerProbes
-from kvtransfer.prefill_link_driver import PrefillLinkDriver
+from kvtransfer.prefill_link_driver import REASON_NOT_ADMITTED, PrefillLinkDriver
 from kvtransfer.protocol.outcomes import Outcomes
 from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED
 from kvtransfer.protocol.prefill_link import PrefillLink
@@ -142,7 +142,8 @@ class PrefillTransfer:
         socket = dealer(self._network.context, address, self._network.keys)
         ends = (self._epoch, peer)
         without = self._shunned.get(peer, ())
-        joining = Joining(self._config, ends, self._network, self._spec, socket, address, self._nixl, without)
+        memory = self._memory.devices
+        joining = Joining(self._config, ends, self._network, self._spec, socket, address, self._nixl, without, memory)
         side = PrefillLink(self._config, self._epoch, peer, self._spec, self._trace)
         link = PrefillLinkDriver(side, socket, joining, self._memory, self._clock, self, self._tasks)
         self._reaching.check(peer, address, lambda: link.joined)
@@ -167,7 +168,7 @@ class PrefillTransfer:
         self._past_malformed += link.malformed
         self._past_strays += link.side.strays
         self._closing.add(link)
-        if link.lost_for == REASON_UNANSWERED and link.channel is not None:
+        if link.lost_for in (REASON_UNANSWERED, REASON_NOT_ADMITTED) and link.channel is not None:
             _, peer = link.side.ends
             if peer not in self._shunned and len(self._shunned) >= MAX_SHUNNED_PEERS:
                 del self._shunned[next(iter(self._shunned))]

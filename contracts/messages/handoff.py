@@ -165,6 +165,7 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring, which the sender makes
     pool: Name = ""  # fingerprint of the decode worker's pool, if processes of its host may write KV into it
     counts: Annotated[tuple[Count, ...], Meta(max_length=1024)] = ()  # blocks of each KV group of that pool
+    devices: Annotated[bytes, Meta(max_length=1 << 16)] = b""  # how GPUs of its host reach that pool, if it is in GPUs
     nixl: NixlMemory | None = None
     version: int = VERSION
 

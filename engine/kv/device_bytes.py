@@ -12,8 +12,9 @@ from contracts.kv.spec import KVSpec, PayloadConversion, blocks_for
 from engine.device import to_device
 from engine.kv.block_events import BlockEvents
 from engine.kv.codec import BlockCodec, landing_of
+from engine.kv.device_digest import DeviceDigest
 from engine.kv.landing_order import LandingOrder
-from engine.kv.mover import WORD_DTYPE, BlockMover, words_of
+from engine.kv.mover import WORD_DTYPE, BlockMover, WordSpan, words_of
 from engine.kv.payload import Payload, scatter, size_of, view_of
 from engine.kv.write_order import WriteOrder
 from engine.plan import Work
@@ -47,10 +48,10 @@ class DeviceBytes:
         self._mover = mover
         self._codec = codec
         self._block_tokens = spec.groups[0].block_tokens
-        self._device = tensors[0].device
+        self.device = tensors[0].device
         cuda: Any = torch.cuda
         self._stream: torch.cuda.Stream
-        self._stream = cuda.Stream(self._device, priority=-1) if own is None else own._stream  # before large grids
+        self._stream = cuda.Stream(self.device, priority=-1) if own is None else own._stream  # before large grids
         for tensor in tensors:
             tensor.record_stream(self._stream)  # else its memory might be reused during a last transfer
         self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(self._layers), [len(each[0]) for each in tensors])
@@ -59,7 +60,7 @@ class DeviceBytes:
         self._moving: Sequence[Sequence[int]] = ()  # sources and targets of the moves under way, of each group
         if own is not None:
             self._order, self._landings, self._moves = own._order, own._landings, own._moves
-        made = self._engine().record_event()
+        made = self._made = self._engine().record_event()
         self._stream.wait_event(made)  # the tensors' first zeros
         self._order.begin(None)
         self._order.recorded(range(len(self._layers)), made)
@@ -124,7 +125,7 @@ class DeviceBytes:
         return views
 
     def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
-        raise AssertionError("a GPU's memory is not shared")
+        raise AssertionError("the host does not read what lands in a GPU's memory")
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         pool = self._layers[layer][None]
@@ -132,7 +133,7 @@ class DeviceBytes:
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._wait_for_moves(group, blocks)
-            words = staging.to(self._device, non_blocking=True)
+            words = staging.to(self.device, non_blocking=True)
             self._mover.scatter(words, pool, self._index(blocks))
             self._landings.landed(group, blocks, self._stream.record_event())  # waited for by steps, not by the host
 
@@ -144,9 +145,52 @@ class DeviceBytes:
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._wait_for_moves(piece.group, landing.blocks)
-            found = staging.to(self._device, non_blocking=True).view(count, -1)
+            found = staging.to(self.device, non_blocking=True).view(count, -1)
             self._codec.decode(found, landing, self._layers[piece.layer], self._parts[piece.group])
             self._landings.landed(piece.group, landing.blocks, self._stream.record_event())
+
+    def uses_of(self, blocks: Sequence[Sequence[int]]) -> list[torch.cuda.Event]:
+        """Returns the events behind the moves of these blocks of each group, which it forgets, and the first zeros."""
+        moved = self._moves.take(blocks)
+        return [self._made, *([] if moved is None else [moved])]
+
+    def digest(self, layer: int, index: Tensor, span: WordSpan) -> Tensor:
+        return self._mover.digest(self._words(layer), index, span)
+
+    def copy_and_digest(self, layer: int, index: Tensor, target: Tensor, targets: Tensor, span: WordSpan) -> Tensor:
+        return self._mover.copy_and_digest(self._words(layer), index, target, targets, span)
+
+    def digested_read(
+        self,
+        group: int,
+        layer: int,
+        blocks: Sequence[int],
+        their_blocks: Sequence[int],
+        launched: Callable[[Tensor, Tensor], list[Tensor]],
+    ) -> DeviceDigest:
+        """Launches, behind what has filled `blocks`, what reads them; it takes both lists, and gives digests to add."""
+        written = self._order.before(group, layer, blocks)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            if written is not None:
+                self._stream.wait_event(written)
+            return self._told(launched(*self._index([*blocks, *their_blocks]).chunk(2)))
+
+    def digested_landing(
+        self, group: int, blocks: Sequence[int], launched: Callable[[Tensor], list[Tensor]]
+    ) -> DeviceDigest:
+        """Launches what reads blocks that another process has filled: later steps and moves of them wait for it."""
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            digest = self._told(launched(self._index(blocks)))
+            self._landings.landed(group, blocks, digest.known)
+            return digest
+
+    def _told(self, digests: list[Tensor]) -> DeviceDigest:
+        number = torch.empty((), dtype=WORD_DTYPE, pin_memory=True)
+        number.copy_(torch.stack(digests).sum(), non_blocking=True)
+        return DeviceDigest(number, self._stream.record_event())
+
+    def _words(self, layer: int) -> Tensor:
+        return words_of(self._layers[layer][None])[0]
 
     def _wait(self, landed: torch.cuda.Event | None) -> None:
         if landed is not None:
@@ -162,7 +206,7 @@ class DeviceBytes:
         return work.blocks[group][work.start // self._block_tokens : end]
 
     def _engine(self) -> torch.cuda.Stream:
-        return torch.cuda.current_stream(self._device)
+        return torch.cuda.current_stream(self.device)
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        return to_device(np.array(blocks, dtype=np.int64), self._device)
+        return to_device(np.array(blocks, dtype=np.int64), self.device)

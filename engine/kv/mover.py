@@ -1,12 +1,22 @@
 """The interface by which a backend moves blocks out of a pool, into it, and within it."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 WORD_DTYPE = torch.int64
 """Unit of block moves. Block sizes are multiples of 8 bytes, and an index per byte would cost eight times more."""
+
+
+class WordSpan(NamedTuple):
+    """The part of each block of one layer that is copied to another pool, or digested, in words."""
+
+    source_first: int  # in a block of the pool that is read
+    target_first: int  # in a block of the pool that is written
+    length: int
+    first: int  # place of the first block's first word in the digest, at least 2^32
+    stride: int  # places from a block to the next
 
 
 class BlockMover(Protocol):
@@ -25,6 +35,16 @@ class BlockMover(Protocol):
 
     def copy(self, pool: Tensor, sources: Tensor, targets: Tensor) -> None:
         """Copies blocks in any order: no move reads a target of another."""
+        ...
+
+    def digest(self, source: Tensor, sources: Tensor, span: WordSpan) -> Tensor:
+        """Returns the digest, int64 `[]`, of parts of blocks of `[blocks, words]`, as `kernels.block_digest` has it."""
+        ...
+
+    def copy_and_digest(
+        self, source: Tensor, sources: Tensor, target: Tensor, targets: Tensor, span: WordSpan
+    ) -> Tensor:
+        """Does the same, and copies these parts into the blocks `targets` of another pool's `[blocks, words]`."""
         ...
 
 

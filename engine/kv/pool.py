@@ -28,6 +28,7 @@ from contracts.kv.spec import VALUE_BYTES, KVGroup, KVSpec, PayloadConversion
 from engine.device import DTYPES_BY_NAME, to_device
 from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
+from engine.kv.device_pools import DevicePools
 from engine.kv.host_bytes import HostBytes
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import BlockMover
@@ -133,6 +134,7 @@ class KVPool:
             for group, count in zip(spec.groups, counts, strict=True)
         ]
         self._bytes: PoolBytes
+        self._handles = list(handles)
         if device.type == "cuda":
             self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes if not handles]
             self._tensors += [opened(*each, dtype, device) for each in zip(handles, shapes, strict=False)]
@@ -172,7 +174,20 @@ class KVPool:
 
     def handles(self) -> list[DeviceHandle]:
         """Returns handles of each group's memory on a GPU, for a process that reads and writes blocks there."""
-        return [handle_of(tensor) for tensor in self._tensors]
+        self._handles = self._handles or [handle_of(tensor) for tensor in self._tensors]
+        return self._handles
+
+    @property
+    def device_bytes(self) -> DeviceBytes | None:
+        """The access to blocks in a GPU's memory; None on a CPU."""
+        return self._bytes if isinstance(self._bytes, DeviceBytes) else None
+
+    @property
+    def devices(self) -> DevicePools | None:
+        """The way from and to pools in GPUs of other processes; None on a CPU."""
+        if self.device_bytes is None:
+            return None
+        return DevicePools([self.device_bytes], self.spec, self.spec, lambda: [self.handles()])
 
     def move(self, moves: Sequence[BlockMove], meet: Callable[[], None] = lambda: None) -> None:
         """Carries moves out, each seeing the results of earlier moves. Used by the engine's thread.

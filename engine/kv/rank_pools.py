@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from contracts.kinds import Codec
 from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
+from engine.kv.device_pools import DevicePools
 from engine.kv.payload import Payload
 from engine.kv.pool import KVPool, blocks_of_payload, refuse_other_size
 from infra.process.unlocked_copy import joined
@@ -37,6 +38,14 @@ class RankPools:
         self._pools = pools
         self._own = pools[0].spec
         self._parts = [whole.vectors // own.vectors for whole, own in zip(spec.groups, self._own.groups, strict=True)]
+
+    @property
+    def devices(self) -> DevicePools | None:
+        """The way from and to pools in GPUs of other processes; None on a CPU."""
+        pools = [pool.device_bytes for pool in self._pools if pool.device_bytes is not None]
+        if not pools:
+            return None
+        return DevicePools(pools, self._own, self.spec, lambda: [pool.handles() for pool in self._pools])
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return all(pool.ready(group, layer, blocks) for pool in self._pools)

@@ -205,7 +205,7 @@ class DecodeHandoff:
             return []
         if now >= self.deadline:
             return self._fail("deadline")
-        if self._commit is not None and self.window.seen >= self._commit.offset:
+        if self._commit is not None and self.window.seen >= self._commit.offset and self.landed == self._arrived:
             return self._verify(now)  # no payload is under way any more
         if self.state is State.VERIFYING and now >= self._verify_by:
             if self.window.seen == self._seen:
@@ -291,8 +291,8 @@ class DecodeHandoff:
     def _verify(self, now: float) -> list[Instruction]:
         commit = self._commit
         assert commit is not None
-        if self.landed < commit.payloads and self.window.seen < commit.offset:
-            return []
+        if self.landed < self._arrived or (self.landed < commit.payloads and self.window.seen < commit.offset):
+            return []  # payloads are still being digested, or are under way
         complete = all(upto == self._their_blocks[group].stop for (group, _), upto in self._upto.items())
         if not complete or (self.landed, self.size) != (commit.payloads, commit.size):
             return self._fail("incomplete")

@@ -50,7 +50,7 @@ class PayloadLeft(Struct, frozen=True):
 
     payload: Payload
     end: int
-    digest: int
+    digest: int | None  # None: `FrameDone` will tell it
     way: Way | None = None  # how it was sent
 
 
@@ -59,6 +59,7 @@ class FrameDone(Struct, frozen=True):
 
     handoff: int
     number: int
+    digest: int | None = None  # if it was not known when the payload left
 
 
 class Covered(Struct, frozen=True):
@@ -116,6 +117,7 @@ class PrefillHandoff:
         self.size = 0  # payload bytes sent
         self.sent = 0  # payloads sent
         self.flying: dict[int, int] = {}  # payload number -> link offset of its end, while its blocks may still be read
+        self.copied: dict[int, Payload] = {}  # payloads by number that a device still copies into the peer's pool
         self.dropped = 0  # events without a transition
         self.watch = Stopwatch(now)
         self._end = self._seen = 0  # link offsets: end of our last payload, and how far the peer has seen
@@ -159,7 +161,7 @@ class PrefillHandoff:
                 return self._finish(event, now)
             case FrameDone(), _:
                 self.flying.pop(event.number, None)
-                return self._unpin_if_done()
+                return self._copied(event, now) if event.number in self.copied else self._unpin_if_done()
             case Covered(), _:
                 return self._cover(event.seen)
             case AbortHandoff(reason="done"), _ if self._going is not None:
@@ -293,12 +295,22 @@ class PrefillHandoff:
     def _leave(self, event: PayloadLeft, now: float) -> None:
         payload = event.payload
         self.payloads.left(payload)
-        self.digest.add(payload.group, payload.layer, payload.first, event.digest)
+        if event.digest is None:
+            self.copied[self.sent] = payload
+        else:
+            self.digest.add(payload.group, payload.layer, payload.first, event.digest)
         self.flying[self.sent] = self._end = event.end
         self._way = event.way
         self.sent += 1
         self.size += payload.size
         self._last_sent = now
+
+    def _copied(self, event: FrameDone, now: float) -> list[Instruction]:
+        """Takes the digest of a payload that a device has copied."""
+        payload = self.copied.pop(event.number)
+        assert event.digest is not None, "a device tells the digest of what it has copied"
+        self.digest.add(payload.group, payload.layer, payload.first, event.digest)
+        return [*self._commit_if_all_left(now), *self._unpin_if_done()]
 
     def _cover(self, seen: int) -> list[Instruction]:
         self._seen = seen
@@ -308,7 +320,7 @@ class PrefillHandoff:
 
     def _commit_if_all_left(self, now: float) -> list[Instruction]:
         going, job = self._going, self.opened.job
-        if self.state is not State.STREAMING or going is None or not self.payloads.complete():
+        if self.state is not State.STREAMING or going is None or self.copied or not self.payloads.complete():
             return []
         times = self.watch.read(now)
         stages = structs.replace(
@@ -353,7 +365,7 @@ class PrefillHandoff:
         return [closed, *self._unpin_if_done()]
 
     def _unpin_if_done(self) -> list[Instruction]:
-        return [Unpinned(self.number)] if self.state is State.CLOSED and not self.flying else []
+        return [Unpinned(self.number)] if self.state is State.CLOSED and not self.flying | self.copied else []
 
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is State.OPENING:

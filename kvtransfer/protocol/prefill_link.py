@@ -162,7 +162,9 @@ class PrefillLink:
     def header(self, sender: PrefillHandoff, payload: Payload) -> Layer:
         return sender.layer(payload, self.window.sent)
 
-    def payload_left(self, sender: PrefillHandoff, payload: Payload, digest: int, now: float) -> list[Instruction]:
+    def payload_left(
+        self, sender: PrefillHandoff, payload: Payload, digest: int | None, now: float
+    ) -> list[Instruction]:
         """Counts a sent payload against the window, and gives the next handoff its turn."""
         self.window.send(payload.size)
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)

@@ -7,13 +7,15 @@ import zmq
 
 from contracts.kinds import Transport
 from contracts.messages.handoff import Layer
+from kvtransfer.memory import DigestedCopy
 
 
 class SentPayload(NamedTuple):
     """A sent payload."""
 
-    digest: int
-    tracker: zmq.MessageTracker | None  # done when the payload's memory is not read any more; None: done already
+    digest: int | None  # None: a device still computes it, and its `tracker` will tell it
+    tracker: zmq.MessageTracker | DigestedCopy | None
+    """Done when the payload's memory is not read any more; None: done already."""
 
 
 class Channel(Protocol):

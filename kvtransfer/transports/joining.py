@@ -9,7 +9,7 @@ from collections.abc import Collection
 import zmq
 import zmq.asyncio
 
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, DeviceError
 from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Join, Offer
@@ -18,7 +18,9 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
 from infra.process.shared_mapping import shared_memory
+from kvtransfer.memory import DeviceMemory
 from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.device_pool_channel import DevicePoolChannel
 from kvtransfer.transports.nixl_agents import NixlAgents, has_rdma
 from kvtransfer.transports.nixl_channel import NixlChannel
 from kvtransfer.transports.pool_channel import PoolChannel
@@ -67,11 +69,12 @@ class Joining:
         address: str,
         agents: NixlAgents | None = None,
         without: Collection[Transport] = (),
+        devices: DeviceMemory | None = None,
     ) -> None:
         """`ends` are the epochs, ours and the peer's; `spec` is of the pool that payloads come from.
 
         `control` is the link's own socket, connected to `address`. Transports in `without`, over which nothing arrived,
-        are used only if there are no others. `agents` are of NIXL, if it may be used.
+        are used only if there are no others. `agents` are of NIXL, if it may be used; `devices` are our pool in GPUs.
         """
         sender, receiver = ends
         self.join = Join(
@@ -88,6 +91,7 @@ class Joining:
         self._spec = spec
         self._agents = agents
         self._without = without
+        self._devices = devices
         self._control = control
         self.payload_address = ""  # of the TCP channel
         self._queue_was_full = False
@@ -115,7 +119,12 @@ class Joining:
                     raise
                 passed_over.append(f"; not over {name}: {error}")
                 continue
-            except (OSError, ValueError, zmq.ZMQError) as error:  # an Offer of another host or user, or a malformed one
+            except (
+                OSError,
+                ValueError,
+                DeviceError,
+                zmq.ZMQError,
+            ) as error:  # another host's or user's, or malformed
                 passed_over.append(f"; not over {name}: {error}")
                 continue
             how = "sealed" if found.sealed else "not sealed"
@@ -131,7 +140,7 @@ class Joining:
         if not fields[transport]:
             raise ValueError("not offered")
         if transport == "pool":
-            return PoolChannel(self._into_pool(offer), self._spec, offer.counts, self._control, frame)
+            return self._pool(offer)
         if transport == "shm":
             return RingChannel(self._ring(offer), self._control, frame)
         if transport == "ipc":
@@ -146,13 +155,23 @@ class Joining:
         self.payload_address = f"tcp://{self._host}:{offer.tcp}"
         return SocketChannel(transport, self._sockets(self.payload_address, offer), sealer, frame)
 
-    def _into_pool(self, offer: Offer) -> socket.socket:
-        """Asks for the pool's memory; returns the socket by which it will come. Blocks pass as they are, or not so."""
+    def _pool(self, offer: Offer) -> PoolChannel:
+        """Asks to be let into the pool. Blocks pass as they are, or not so."""
         if self._config.kv_codec != "none":
             raise ValueError("KV is compressed")
         if offer.pool != self._spec.fingerprint() or len(offer.counts) != len(self._spec.groups):
             raise ValueError("its blocks have another form")
         check_own_socket(offer.shm)
+        if bool(offer.devices) != (self._devices is not None):
+            raise ValueError("one pool is in a GPU, and the other is not")
+        into = self._spec, offer.counts, self._control, self._config.frame
+        if self._devices is None:
+            return PoolChannel(self._asked(offer), *into)
+        peer = self._devices.opened(offer.devices, offer.counts)
+        return DevicePoolChannel(self._asked(offer), *into, peer)
+
+    def _asked(self, offer: Offer) -> socket.socket:
+        """Returns the socket by which the decode worker lets this one into its pool, and watches it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             ours.setblocking(False)

@@ -1,7 +1,7 @@
 """A channel into the decode worker's KV pool on the same host: payloads are copied into the granted blocks themselves.
 
 The prefill worker makes a pair of connected sockets, and hands one of them over (`ring_socket.py`). The decode worker
-sends its pool's memory through it, once (`pool_writers.py`). The pair has no other messages: each end's end of file
+sends its pool's memory through it, once (`pool_writers.py`), and the prefill worker a farewell. Each end's end of file
 tells the other that the process has ended, or has let go of the memory.
 """
 
@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import zmq.asyncio
@@ -24,6 +25,8 @@ from kvtransfer.digest import copy_and_digest
 from kvtransfer.protocol.flow import MAX_LINK_OFFSET
 from kvtransfer.transports.channel import SentPayload
 
+FAREWELL = b"\0"
+"""The message of a writer that lives, and writes no more."""
 PAYLOADS_PER_FRAME = 4
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
 
@@ -47,25 +50,33 @@ class PoolChannel:
         self._layers: dict[int, memoryview] = {}
         self._ended: Callable[[], None] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the decode worker has let this one into its pool."""
+        return bool(self._layers)
+
     def watch(self, ended: Callable[[], None]) -> None:
         """Calls `ended` when the decode worker's process has ended, or has handed over something else."""
         self._ended = ended
         asyncio.get_running_loop().add_reader(self._socket, self._receive)
 
     def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
-        if not self._layers or len(blocks) < header.count:  # not known yet
+        if not self.is_open or len(blocks) < header.count:  # not known yet
             return None
         digest = copy_and_digest(header, views, self._runs(header, blocks))
         return SentPayload(digest, None) if send_now(self._control, [encode(header)]) else None
 
     def _runs(self, header: Layer, blocks: Sequence[int]) -> list[memoryview]:
         """Returns the memory of blocks, one view per run of neighbours."""
-        if blocks and not 0 < min(blocks) <= max(blocks) < self._counts[header.group]:
-            raise MessageError("a grant of blocks that the pool does not have")
+        self._check(header, blocks)
         memory, size = self._layers[header.layer], self._groups[header.group].block_bytes
         starts = [at for at, block in enumerate(blocks) if not at or block != blocks[at - 1] + 1]
         runs = pairwise([*starts, len(blocks)])
         return [memory[blocks[start] * size : (blocks[end - 1] + 1) * size] for start, end in runs]
+
+    def _check(self, header: Layer, blocks: Sequence[int]) -> None:
+        if blocks and not 0 < min(blocks) <= max(blocks) < self._counts[header.group]:
+            raise MessageError("a grant of blocks that the pool does not have")
 
     def _receive(self) -> None:
         try:
@@ -75,16 +86,23 @@ class PoolChannel:
         except OSError:
             text, descriptors = b"", []
         try:
-            if text and not self._layers and len(descriptors) == len(self._groups):
-                self._map(descriptors)
+            if text and not self.is_open and self._admitted(descriptors):
                 return
-        except OSError:
-            self._layers = {}
         finally:
             for each in descriptors:
                 os.close(each)
         if self._ended is not None:
             self._ended()
+
+    def _admitted(self, descriptors: Sequence[int]) -> bool:
+        """Takes what lets this worker into the pool; returns whether it does."""
+        if len(descriptors) != len(self._groups):
+            return False
+        try:
+            self._map(descriptors)
+        except OSError:
+            self._layers = {}
+        return self.is_open
 
     def _map(self, descriptors: Sequence[int]) -> None:
         for group, count, descriptor in zip(self._groups, self._counts, descriptors, strict=True):
@@ -94,9 +112,11 @@ class PoolChannel:
                 self._layers[layer] = memory[at * size : (at + 1) * size]
 
     def close(self) -> None:
-        """Lets go of the memory, then tells so by the end of the socket."""
+        """Lets go of the memory, then tells so, and ends the socket."""
         self._layers = {}
         if self._ended is not None:
             self._ended = None
             asyncio.get_running_loop().remove_reader(self._socket)
+        with suppress(OSError):  # the other end may be closed
+            self._socket.send(FAREWELL)
         self._socket.close()

@@ -1,17 +1,20 @@
 """The decode worker's end of channels into its pool: gives the pool's memory away, and waits for each writer's end.
 
 A process that is killed closes its socket after its mappings are gone, so the end of file is the proof that it writes
-no more. Process ids would not do: other containers have their own.
+no more. Process ids would not do: other containers have their own. If the pool is in GPUs, the process opens it with
+what the Offer tells, and without its farewell the end of the process is awaited, too (`writer_process.py`).
 """
 
 import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from contracts.errors import MessageError
 from contracts.kv.spec import KVSpec
 from kvtransfer.memory import KVMemory
+from kvtransfer.transports.writer_process import process_of
 
 DESCRIPTOR_TEXT = b"\0"  # the text that descriptors go with, since a message has at least one byte
 
@@ -21,12 +24,15 @@ class PoolWriters:
 
     def __init__(self, spec: KVSpec, memory: KVMemory, gone: Callable[[bytes], None]) -> None:
         """`gone` is called with the link of a writer that writes no more."""
-        self.fingerprint = spec.fingerprint() if memory.descriptors else ""  # of the pool; empty if it is not shared
+        self.devices = b"" if memory.devices is None else memory.devices.offered()
+        shared = memory.descriptors or self.devices
+        self.fingerprint = spec.fingerprint() if shared else ""  # of the pool; empty if it is not shared
         self.counts = memory.counts
         self._descriptors = memory.descriptors
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[bytes, socket.socket] = {}
+        self._processes: dict[bytes, int] = {}  # pidfds of writers on GPUs that have not said farewell
 
     def __contains__(self, link: bytes) -> bool:
         return link in self._sockets
@@ -40,9 +46,12 @@ class PoolWriters:
             writer.setblocking(False)
             if writer.family != socket.AF_UNIX:
                 raise MessageError("a writer's socket of another family")
+            if self.devices:
+                self._processes[link] = process_of(writer)
             socket.send_fds(writer, [DESCRIPTOR_TEXT], self._descriptors)
         except (OSError, MessageError) as error:
             writer.close()
+            self._forget_process(link)
             raise MessageError(f"a writer that cannot be served: {error}") from None
         self._sockets[link] = writer
         self._loop.add_reader(writer, self._receive, link)
@@ -50,23 +59,38 @@ class PoolWriters:
     def _receive(self, link: bytes) -> None:
         try:
             if self._sockets[link].recv(1):
-                return  # writers say nothing; their end is what counts
+                self._forget_process(link)  # its end of file will do
+                return
         except BlockingIOError:
             return
         except OSError:
             pass  # reset: the other end is closed
+        if link in self._processes:
+            self._loop.remove_reader(self._sockets[link])
+            self._loop.add_reader(self._processes[link], self._end, link)
+        else:
+            self._end(link)
+
+    def _end(self, link: bytes) -> None:
         self._close(link)
         self._gone(link)
 
     def dismiss(self, link: bytes) -> None:
         """Asks a link's writer, if any, to let go of the memory."""
         if link in self._sockets:
-            self._sockets[link].shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # its end may be closed
+                self._sockets[link].shutdown(socket.SHUT_WR)
 
     def _close(self, link: bytes) -> None:
         writer = self._sockets.pop(link)
         self._loop.remove_reader(writer)
         writer.close()
+        self._forget_process(link)
+
+    def _forget_process(self, link: bytes) -> None:
+        if (process := self._processes.pop(link, None)) is not None:
+            self._loop.remove_reader(process)
+            os.close(process)
 
     def close(self) -> None:
         for link in list(self._sockets):

@@ -74,11 +74,14 @@ class PayloadSession:
         """Whether payloads are sealed on the sender's transport."""
         return self.transport == "tcp" and self._opener is not None
 
-    def offer(self, epoch: str, tcp: int, ipc: str, shm: str, pool: str = "", counts: Sequence[int] = ()) -> Offer:
+    def offer(
+        self, epoch: str, tcp: int, ipc: str, shm: str, pool: str = "", counts: Sequence[int] = (), devices: bytes = b""
+    ) -> Offer:
         """Returns the Offer to the sender.
 
         `tcp` and `ipc` are the payload sockets' port and endpoint, `shm` the path of the socket for rings and writers,
-        if any; `pool` and `counts` are the fingerprint and the blocks of a pool that may be written.
+        if any; `pool` and `counts` are the fingerprint and the blocks of a pool that may be written, `devices` the
+        way to it if it is in GPUs.
         """
         return Offer(
             sender=epoch,
@@ -93,6 +96,7 @@ class PayloadSession:
             ring=self.ring_bytes,
             pool=pool,
             counts=tuple(counts),
+            devices=devices,
             nixl=None if self.landing is None else self.landing.memory,
         )
 

@@ -68,7 +68,7 @@ class PayloadSessions:
             return None
         sockets, writers = self._payload_sockets, self._writers
         is_open = sockets.shm and "pool" in join.transports and "pool" in sockets.transports
-        pool = (writers.fingerprint, writers.counts) if is_open and writers.fingerprint else ()
+        pool = (writers.fingerprint, writers.counts, writers.devices) if is_open and writers.fingerprint else ()
         return session.offer(self._epoch, sockets.port, sockets.ipc, sockets.shm, *pool)
 
     def _begin(self, link: bytes, join: Join) -> PayloadSession:

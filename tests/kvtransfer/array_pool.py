@@ -35,6 +35,8 @@ class ArrayPool:
                 if seed is not None:
                     array[:] = random.integers(0, 256, array.shape, np.uint8)
 
+    devices = None
+
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return True
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from engine.kv.mover import WORD_DTYPE
-from kernels import block_copy
+from engine.kv.mover import WORD_DTYPE, WordSpan
+from kernels import block_copy, block_digest
 
 
 class TritonMover:
@@ -16,3 +16,11 @@ class TritonMover:
 
     def copy(self, pool: Tensor, sources: Tensor, targets: Tensor) -> None:
         block_copy.copy(pool, sources, targets)
+
+    def digest(self, source: Tensor, sources: Tensor, span: WordSpan) -> Tensor:
+        return block_digest.digest(source, sources, span)
+
+    def copy_and_digest(
+        self, source: Tensor, sources: Tensor, target: Tensor, targets: Tensor, span: WordSpan
+    ) -> Tensor:
+        return block_digest.copy_and_digest(source, sources, target, targets, span)
