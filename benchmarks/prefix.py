@@ -30,13 +30,16 @@ from tokenizers import Tokenizer
 from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Positive
 from infra.cli import parse_or_exit
-from infra.completions_client import CompletionsClient
+from infra.completions_client import CompletionEvents, CompletionsClient
 from infra.redis.records import WorkerRecord
+from launcher.bench.connections import LoadConnections
 from launcher.bench.machine import machine
-from launcher.bench.sender import stream
+from launcher.bench.sender import connections_to
+from launcher.endpoint import ClientEndpoint
 
 SAMPLE_INTERVAL_S = 0.25
 SETTLE_TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
 
 
 class PrefixConfig(Struct, frozen=True, kw_only=True):
@@ -78,22 +81,37 @@ class Totals(NamedTuple):
         return Totals(*(now - then for now, then in zip(self, before, strict=True)))
 
 
+class StreamedText:
+    """The text of an answer, and when its first piece came."""
+
+    def __init__(self) -> None:
+        self.text, self.first = "", 0.0
+        self.events = CompletionEvents()
+
+    def feed(self, data: bytes, at: float) -> None:
+        for chunk in self.events.feed(data):
+            if chunk.text:
+                self.first = self.first or at
+                self.text += chunk.text
+
+
 class Client:
     """Sends requests to one Baton, and reads its counters."""
 
-    def __init__(self, http: httpx.AsyncClient, model: str) -> None:
+    def __init__(self, http: httpx.AsyncClient, connections: LoadConnections, model: str) -> None:
         self._http = http
+        self._connections = connections
         self._model = model
 
     async def complete(self, prompt: list[int], output: int) -> Answer:
         """Asks for exactly `output` greedy tokens. Raises `GatewayError` for anything but a whole answer."""
         body = {"model": self._model, "prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True}
-        begin, first, text = time.perf_counter(), 0.0, ""
-        async for chunk in stream(self._http, "/v1/completions", body):
-            if chunk.text:
-                first = first or time.perf_counter()
-                text += chunk.text
-        return Answer(text, (first or time.perf_counter()) - begin)
+        content = msgspec.json.encode({**body, "stream": True})
+        begin, answer = time.perf_counter(), StreamedText()
+        await self._connections.post("/v1/completions", content, answer)
+        if not answer.events.ended:
+            raise GatewayError("the answer broke off")
+        return Answer(answer.text, (answer.first or time.perf_counter()) - begin)
 
     async def workers(self) -> list[WorkerRecord]:
         """Returns the workers' records, at most a heartbeat old. Raises `GatewayError`."""
@@ -231,8 +249,9 @@ async def run(config: PrefixConfig) -> None:
     prompts = Prompts(config.vocabulary, config.seed)
     system = prompts.tokens(config.system_tokens)
     model = CompletionsClient(config.url).model()
-    async with httpx.AsyncClient(base_url=config.url, timeout=600, limits=httpx.Limits(max_connections=None)) as http:
-        client = Client(http, model)
+    endpoint = ClientEndpoint(config.url, "", "")
+    async with httpx.AsyncClient(base_url=config.url) as http, connections_to(endpoint, TIMEOUT_S) as connections:
+        client = Client(http, connections, model)
         for worker in await client.workers():
             memory = worker.memory
             print(

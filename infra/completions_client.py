@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 
 from contracts.errors import ConfigError, GatewayError
 from infra.network.bind_address import lacks_brackets
@@ -141,7 +142,7 @@ def error_message(body: bytes) -> str:
 def _chunk(data: bytes) -> StreamedChunk:
     """Parses an event. Raises `GatewayError` for an error event, and for a malformed event."""
     try:
-        event = json.loads(data)
+        event = msgspec.json.decode(data)  # a fifth of the time of `json`, which a load generator spends on each token
         if error := event.get("error"):
             raise GatewayError(str(error["message"]))
         text = "".join(_text(choice) for choice in event.get("choices", ()))
@@ -149,7 +150,7 @@ def _chunk(data: bytes) -> StreamedChunk:
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         counts = usage.get("completion_tokens"), usage.get("prompt_tokens"), cached
         return StreamedChunk(str(event.get("id", "")), text, *counts)
-    except ValueError:
+    except msgspec.DecodeError:
         raise GatewayError("the endpoint sent an event that is not JSON") from None
     except (LookupError, TypeError, AttributeError):
         raise GatewayError("the endpoint sent an event that is no part of an answer") from None

@@ -1,6 +1,5 @@
 """Step costs that running workers have fitted, in the file that `baton bench --calibrate` writes for `simulate`."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from itertools import islice
@@ -8,13 +7,14 @@ from pathlib import Path
 from statistics import fmean, median
 
 import msgspec
+import uvloop
 from msgspec import Struct
 
 from contracts.errors import ConfigError, GatewayError
 from contracts.slo import Timings
 from infra.redis.records import Role, WorkerRecord
 from launcher.bench.options import BenchConfig
-from launcher.bench.sender import Sender, http_client
+from launcher.bench.sender import Sender, connections_to
 from launcher.endpoint import ClientEndpoint
 from pricing.pooled import COEFFICIENT_NAMES
 from pricing.steps import StepCosts, pairs_of
@@ -58,7 +58,7 @@ class _Stats(Struct):
 def calibrate(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> Calibration:
     """Sends some requests alone, and asks a Baton for what its workers have learned. Raises `GatewayError`."""
     client = endpoint.client()
-    alone = asyncio.run(_alone(endpoint, config, model))
+    alone = uvloop.run(_alone(endpoint, config, model))
     try:
         stats = msgspec.json.decode(client.get("/stats"), type=_Stats)
     except msgspec.DecodeError:
@@ -84,8 +84,8 @@ async def _alone(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> l
     prompt = Lengths(ALONE_PROMPT_TOKENS, ALONE_PROMPT_TOKENS)
     workload = Workload(prompt, Lengths(ALONE_OUTPUT_TOKENS, ALONE_OUTPUT_TOKENS))
     requests = islice(workload.requests(random.Random()), ALONE_REQUESTS)
-    async with http_client(endpoint, config.timeout) as client:
-        sender = Sender(client, model, config.vocabulary)
+    async with connections_to(endpoint, config.timeout) as connections:
+        sender = Sender(connections, model, config.vocabulary)
         for each in requests:
             await sender.exchange(each, 0.0)
     timings = [each.timings for each in sender.outcomes if each.timings is not None]

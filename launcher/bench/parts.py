@@ -13,11 +13,12 @@ import sys
 from collections.abc import Sequence
 
 import msgspec
+import uvloop
 from msgspec import Struct
 
 from contracts.errors import GatewayError
 from infra.process.tasks import child
-from launcher.bench.sender import Sender, http_client
+from launcher.bench.sender import Sender, connections_to
 from launcher.endpoint import ClientEndpoint
 from launcher.options import ROOT
 from workloads.outcome import RequestOutcome
@@ -124,12 +125,12 @@ def main() -> None:
     part = msgspec.msgpack.decode(read(LENGTH_FORMAT.unpack(read(LENGTH_FORMAT.size))[0]), type=LoadPart)
     os.write(sys.stdout.fileno(), READY_LINE)
     (begin,) = BEGIN_FORMAT.unpack(read(BEGIN_FORMAT.size))
-    sys.stdout.buffer.write(msgspec.msgpack.encode(asyncio.run(_send(part, begin))))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(uvloop.run(_send(part, begin))))
 
 
 async def _send(part: LoadPart, begin: float) -> PartOutcomes:
-    async with http_client(part.endpoint, part.timeout_s) as client:
-        sender = Sender(client, part.model, part.vocabulary)
+    async with connections_to(part.endpoint, part.timeout_s) as connections:
+        sender = Sender(connections, part.model, part.vocabulary)
         try:
             await sender.open_load(part.load, part.linger_s, begin)
         except asyncio.CancelledError:

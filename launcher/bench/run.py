@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+import uvloop
 
 from infra.cli import spell
 from infra.process.ending import end
@@ -16,7 +17,7 @@ from launcher.bench.load_options import MAX_LOAD_REQUESTS
 from launcher.bench.options import BenchConfig
 from launcher.bench.parts import LoadPart, processes_for, send_in_parts
 from launcher.bench.rates import trial_seconds
-from launcher.bench.sender import Sender, http_client
+from launcher.bench.sender import Sender, connections_to
 from launcher.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from workloads.goodput import Trial
@@ -47,7 +48,7 @@ class BenchRun:
         `give_up`: does not wait for answers that can no longer be good.
         """
         self._seed += 1
-        outcomes, interrupted = asyncio.run(self._send(config, random.Random(self._seed), give_up))
+        outcomes, interrupted = uvloop.run(self._send(config, random.Random(self._seed), give_up))
         return make_report(
             outcomes,
             config.slo(),
@@ -62,19 +63,19 @@ class BenchRun:
     ) -> tuple[list[RequestOutcome], bool]:
         requests = config.workload().requests(chance)
         load = list(config.timed_requests(chance)) if not config.concurrency else []
-        async with http_client(self._endpoint, config.timeout) as client:
+        async with connections_to(self._endpoint, config.timeout) as connections:
             if not self._warm:
                 self.stages.show("bench", "warming up")
-                warm_up = Sender(client, self._model, config.vocabulary)
+                warm_up = Sender(connections, self._model, config.vocabulary)
                 for _ in range(config.warm_up):
                     await warm_up.exchange(next(requests), 0.0)
                 self._warm = True
             if config.concurrency:
-                return await self._closed(config, Sender(client, self._model, config.vocabulary), requests)
+                return await self._closed(config, Sender(connections, self._model, config.vocabulary), requests)
             linger_s = _longest_good_s(config, load) if give_up else None
             processes = config.processes or processes_for(load, os.cpu_count() or 1)
             if processes == 1:
-                sender = Sender(client, self._model, config.vocabulary)
+                sender = Sender(connections, self._model, config.vocabulary)
                 return await self._followed(config, sender, sender.open_load(load, linger_s), planned_turns(load))
         self.stages.show("bench", f"sending {planned_turns(load)} requests from {processes} processes")
         part = LoadPart(self._endpoint, self._model, config.vocabulary, config.timeout, linger_s, load)

@@ -6,34 +6,58 @@ down its own load. In a closed load, each client sends its next request when its
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from itertools import cycle, pairwise
 from typing import Any, TypeVar
 
-import httpx
 import msgspec
 
 from contracts.errors import GatewayError
 from contracts.slo import Timings
-from infra.completions_client import CompletionEvents, StreamedChunk, error_message
+from infra.completions_client import CompletionEvents, StreamedChunk
 from infra.network.tls import trusting
 from infra.process.ending import end
 from infra.process.tasks import child
+from launcher.bench.connections import LoadConnections
 from launcher.endpoint import ClientEndpoint
 from workloads.outcome import RequestOutcome
 from workloads.request import PlannedRequest, TimedRequest
 
 Answer = TypeVar("Answer")
-JSON = {"content-type": "application/json"}
 ROLES = ("user", "assistant")
+TIMER_TICK_S = 0.001
+"""Resolution of the event loop's timers, which may end a tick too early."""
+
+
+class StreamedAnswer:
+    """The pieces of text of one answer, by the time they came, and its usage."""
+
+    def __init__(self) -> None:
+        self.pieces: list[float] = []
+        self.usage: StreamedChunk | None = None
+        self._events = CompletionEvents()
+
+    def feed(self, data: bytes, at: float) -> None:
+        for chunk in self._events.feed(data):
+            if chunk.text:
+                self.pieces.append(at)
+            if chunk.tokens is not None:
+                self.usage = chunk
+
+    def check(self) -> None:
+        """Raises `GatewayError` for an answer that is not whole."""
+        if not self._events.ended:
+            raise GatewayError("the answer broke off")
+        if self.usage is None:
+            raise GatewayError("the server sent no usage, so TPOT is not known")
 
 
 class Sender:
     """Collects the outcomes of one load. `vocabulary`: random token ids are below it."""
 
-    def __init__(self, client: httpx.AsyncClient, model: str, vocabulary: int) -> None:
-        self._client = client
+    def __init__(self, connections: LoadConnections, model: str, vocabulary: int) -> None:
+        self._connections = connections
         self._model = model
         self._vocabulary = vocabulary
         self._began = time.perf_counter()
@@ -81,26 +105,25 @@ class Sender:
     async def exchange(self, request: PlannedRequest, due_s: float) -> bool:
         """Sends one request, and keeps its outcome, an error if this is cancelled. Returns whether it was answered."""
         path, body = self._spell(request)
-        sent, pieces = time.perf_counter(), list[float]()
+        content = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
+        answer = StreamedAnswer()
+        sent = time.perf_counter()
         self.sent += 1
-        usage: StreamedChunk | None = None
         error = "no answer in time"
         try:
-            async for chunk in stream(self._client, path, body):
-                if chunk.text:
-                    pieces.append(time.perf_counter())
-                if chunk.tokens is not None:
-                    usage = chunk
-            error = "" if usage is not None else "the server sent no usage, so TPOT is not known"
+            await self._connections.post(path, content, answer)
+            answer.check()
+            error = ""
         except GatewayError as failure:
             error = str(failure)
         finally:
             ended = time.perf_counter()
             times = due_s, sent - self._began, ended - self._began
+            usage = answer.usage
             if usage is None or usage.tokens is None or error:
                 self.outcomes.append(RequestOutcome(*times, error=error))
             else:
-                pieces = pieces or [ended]  # an answer without text: its end is all that a client sees
+                pieces = answer.pieces or [ended]  # an answer without text: its end is all that a client sees
                 self.outcomes.append(
                     RequestOutcome(
                         *times,
@@ -123,17 +146,12 @@ class Sender:
         return "/v1/completions", {"model": self._model, "prompt": ids, **fixed}
 
 
-def http_client(endpoint: ClientEndpoint, timeout_s: float) -> httpx.AsyncClient:
-    """Returns a client with as many connections as there are requests. Raises `ConfigError` for a bad certificate."""
+def connections_to(endpoint: ClientEndpoint, timeout_s: float) -> LoadConnections:
+    """Raises `GatewayError` for an unusable URL, and `ConfigError` for a bad certificate."""
     url = endpoint.client().url
-    return httpx.AsyncClient(
-        base_url=url,
-        timeout=timeout_s,
-        limits=httpx.Limits(max_connections=None),
-        trust_env=False,
-        headers={"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
-        verify=trusting(endpoint.cert, "certificate") if url.startswith("https") else True,
-    )
+    headers = {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+    context = trusting(endpoint.cert, "certificate") if url.startswith("https") else None
+    return LoadConnections(url, headers, timeout_s, context)
 
 
 async def send_at(
@@ -143,27 +161,10 @@ async def send_at(
     tasks = list[asyncio.Task[Answer]]()
     try:
         for at, request in zip(times, requests, strict=True):
-            await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
+            while (left := begin + at - time.perf_counter()) > 0:
+                await asyncio.sleep(max(left, TIMER_TICK_S))
             tasks.append(child(request()))
     except asyncio.CancelledError:
         await end(tasks)
         raise
     return tasks
-
-
-async def stream(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> AsyncIterator[StreamedChunk]:
-    """Posts `body` and yields the answer as it comes. Raises `GatewayError` for anything but a whole answer."""
-    content = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
-    events = CompletionEvents()
-    try:
-        async with client.stream("POST", path, content=content, headers=JSON) as response:
-            if response.status_code != httpx.codes.OK:
-                said = error_message(await response.aread())
-                raise GatewayError(f"status {response.status_code}: {said}")
-            async for data in response.aiter_bytes():
-                for chunk in events.feed(data):
-                    yield chunk
-    except httpx.HTTPError as error:
-        raise GatewayError(f"{type(error).__name__}: {error}") from None
-    if not events.ended:
-        raise GatewayError("the answer broke off")
