@@ -29,6 +29,7 @@ class StreamedChunk(NamedTuple):
     tokens: int | None  # output tokens of the whole answer, in the usage event
     prompt_tokens: int | None = None  # in the usage event
     cached_tokens: int | None = None  # prompt tokens that the server found computed, if the usage event tells
+    choices: int = 0  # that the event is about, also by their end without text; a mere usage event is about none
 
 
 class CompletionEvents:
@@ -145,11 +146,12 @@ def _chunk(data: bytes) -> StreamedChunk:
         event = msgspec.json.decode(data)  # a fifth of the time of `json`, which a load generator spends on each token
         if error := event.get("error"):
             raise GatewayError(str(error["message"]))
-        text = "".join(_text(choice) for choice in event.get("choices", ()))
+        choices = event.get("choices") or ()
+        text = "".join(_text(choice) for choice in choices)
         usage = event.get("usage") or {}
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         counts = usage.get("completion_tokens"), usage.get("prompt_tokens"), cached
-        return StreamedChunk(str(event.get("id", "")), text, *counts)
+        return StreamedChunk(str(event.get("id", "")), text, *counts, len(choices))
     except msgspec.DecodeError:
         raise GatewayError("the endpoint sent an event that is not JSON") from None
     except (LookupError, TypeError, AttributeError):

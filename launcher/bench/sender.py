@@ -31,10 +31,14 @@ TIMER_TICK_S = 0.001
 
 
 class StreamedAnswer:
-    """The pieces of text of one answer, by the time they came, and its usage."""
+    """The moments at which an answer's pieces of text and its last event came, and its usage.
+
+    The last token of many answers has no text: it ends them. So an answer lasts until its last event, as at the server.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[float] = []
+        self.last = 0.0
         self.usage: StreamedChunk | None = None
         self._events = CompletionEvents()
 
@@ -42,6 +46,8 @@ class StreamedAnswer:
         for chunk in self._events.feed(data):
             if chunk.text:
                 self.pieces.append(at)
+            if chunk.choices:
+                self.last = at
             if chunk.tokens is not None:
                 self.usage = chunk
 
@@ -123,11 +129,11 @@ class Sender:
             if usage is None or usage.tokens is None or error:
                 self.outcomes.append(RequestOutcome(*times, error=error))
             else:
-                pieces = answer.pieces or [ended]  # an answer without text: its end is all that a client sees
+                pieces = answer.pieces or [answer.last or ended]  # of an answer without text a client sees the end
                 self.outcomes.append(
                     RequestOutcome(
                         *times,
-                        Timings(1000 * (pieces[0] - sent), 1000 * (pieces[-1] - sent), usage.tokens),
+                        Timings(1000 * (pieces[0] - sent), 1000 * (max(answer.last, pieces[-1]) - sent), usage.tokens),
                         tuple(1000 * (after - before) for before, after in pairwise(pieces)),
                         usage.prompt_tokens or 0,
                         usage.cached_tokens or 0,

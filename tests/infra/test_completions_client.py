@@ -88,8 +88,8 @@ def test_events_are_found_wherever_their_bytes_are_cut() -> None:
         events = CompletionEvents()
         parts = (said[at : at + size] for at in range(0, len(said), size))
         assert [chunk for part in parts for chunk in events.feed(part)] == [
-            StreamedChunk("1", "fox \u00e9", None),
-            StreamedChunk("1", "owl", None),
+            StreamedChunk("1", "fox \u00e9", None, choices=1),
+            StreamedChunk("1", "owl", None, choices=1),
         ]
         assert events.ended
 

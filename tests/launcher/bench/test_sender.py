@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 import uvloop
 
-from launcher.bench.sender import Sender, connections_to
+from launcher.bench.sender import Sender, StreamedAnswer, connections_to
 from launcher.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
 from workloads.outcome import RequestOutcome
@@ -102,3 +103,19 @@ def test_later_turns_are_sent_behind_their_answers_with_the_messages_before_them
 def test_a_conversation_ends_with_the_first_answer_that_is_not_whole(stand_in: StandIn) -> None:
     turn = PlannedRequest(9, ("break off",), then=NextTurn(0.0, PlannedRequest(9, ("Hello!",))))
     assert len(sent(stand_in.url, [TimedRequest(0.0, turn)])) == len(stand_in.asked) == 1
+
+
+def test_an_answer_lasts_until_its_end_also_if_its_last_token_has_no_text() -> None:
+    answer = StreamedAnswer()
+    events: list[dict[str, object]] = [
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"delta": {"content": "a"}}]},
+        {"choices": [{"delta": {"content": "b"}}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"completion_tokens": 3}},
+    ]
+    for at, event in enumerate(events):
+        answer.feed(b"data: %s\n\n" % msgspec.json.encode(event), float(at))
+    answer.feed(b"data: [DONE]\n\n", 9.0)
+    answer.check()
+    assert (answer.pieces, answer.last) == ([1.0, 2.0], 3.0)
