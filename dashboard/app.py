@@ -17,7 +17,7 @@ from dashboard.figures import judge, progress, rates, refused, sharing
 from dashboard.palette import STAGE_COLOURS
 from dashboard.plan_page import plan_page
 from dashboard.source import Snapshot, Source
-from dashboard.trouble import trouble
+from dashboard.trouble import trouble, unloaded
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 
@@ -90,7 +90,9 @@ def _numbers(source: Source, gateway: GatewayAddress) -> None:
     except StoreUnavailable as away:
         st.error(str(away))
         return
-    if not snapshot.workers:
+    if sentence := unloaded(snapshot):
+        st.info(sentence)
+    elif not snapshot.workers:
         st.info(NO_WORKERS)
     elif (said := trouble(snapshot)) is not None:
         st.error(f"**{said.what}** {said.help}")

@@ -24,10 +24,18 @@ class Trouble(NamedTuple):
     help: str
 
 
+def unloaded(snapshot: Snapshot) -> str:
+    """Returns a sentence while the model is unloaded because it was idle, which is no trouble; else an empty text."""
+    stages = {gateway.unloaded for gateway in snapshot.gateways} - {""}
+    if not stages:
+        return ""
+    return f"The model was idle and is {min(stages)} (`--idle-unload`): the next request loads it, and waits for it."
+
+
 def trouble(snapshot: Snapshot) -> Trouble | None:
-    """Returns None while requests can be served, and while no worker has registered."""
+    """Returns None while requests can be served, while the model is unloaded, and while no worker has registered."""
     workers, gateways = snapshot.workers, snapshot.gateways
-    if not workers:
+    if not workers or unloaded(snapshot):
         return None
     if not gateways:
         return Trouble(

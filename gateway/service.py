@@ -24,6 +24,7 @@ from gateway.requests.dispatch import Dispatch
 from gateway.requests.holdings import Holdings
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.tenant import Tenants
+from gateway.requests.unloaded import IdleTime, UnloadedModel
 from gateway.responses.conversations import Conversations
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import locate_files
@@ -103,6 +104,9 @@ class Gateway:
             self.workers,
             self.requests,
         )
+        self.unloaded = UnloadedModel(config.unloaded_file, config.request_timeout, self.workers.ready)
+        self.metrics.count_unloaded(lambda: float(bool(self.unloaded.stage())))
+        self._idle = IdleTime()
         self.metrics.count_unreached(lambda: float(len(self.discovery.unreached)))
         self.adapters = AdapterLoading(config, self.names, self._store, secret, self._clock, self.workers)
         self.admission: PromptAdmission | None = None  # None until the tokenizer is loaded
@@ -132,6 +136,7 @@ class Gateway:
             self.workers.context,
             self.workers.adapters,
             self.workers.block_sizes,
+            self.unloaded,
         )
         running = (
             self.discovery.run(),
@@ -139,7 +144,7 @@ class Gateway:
             self._publisher.run(self._record),
             self.limiter.run(),
             self.refusals.run(),
-            self._status.beat(),
+            self._status.beat(self.idle_seconds if self.config.unloaded_file else None),
             *([self._follow(self._keys)] if self._keys is not None else []),
         )
         for work in running:
@@ -162,7 +167,17 @@ class Gateway:
             return self._status.now.stage, self._status.now.percent
         if self._publisher.objection:
             return self._publisher.objection, 90.0
+        if stage := self.unloaded.stage():
+            return stage, 100.0
         return ("ready", 100.0) if self.workers.ready() else ("waiting for workers", 90.0)
+
+    def serves(self) -> bool:
+        """Returns whether a request would be served, perhaps after the model is loaded again."""
+        return self.readiness()[0] in ("ready", self.unloaded.stage())
+
+    def idle_seconds(self) -> float | None:
+        """Returns the seconds since a request was in progress; None: there was none. Called once a second."""
+        return self._idle.look(self.in_progress(), self.metrics.judged.total(), time.monotonic())
 
     def front(self) -> PromptAdmission:
         """Returns the admission of requests. Raises `APIError` (503) while there is none."""
@@ -230,12 +245,14 @@ class Gateway:
         return self.in_progress() + others
 
     def in_progress(self) -> int:
-        """Counts the answers in progress, including those whose prompts are being tokenized."""
-        return len(self.requests) + (self.admission.admitting if self.admission is not None else 0)
+        """Counts the answers in progress, including those whose prompts are being tokenized, or wait for the model."""
+        admitting = self.admission.admitting if self.admission is not None else 0
+        return len(self.requests) + admitting + self.unloaded.waiting
 
     async def drain(self) -> None:
         """Refuses new requests, lets answers in progress finish for `--drain-seconds`, and then fails the others."""
         self._draining = True
+        self.unloaded.close()
         seconds = self.config.drain_seconds
         log.info("shutting down: %d answers have %g s to end", self.in_progress(), seconds)
         until = time.monotonic() + seconds
@@ -286,6 +303,7 @@ class Gateway:
             standing=standing,
             refused=dict(+self.refusals.counts),
             judged=dict(self.metrics.judged),
+            unloaded=self.unloaded.stage(),
         )
 
 

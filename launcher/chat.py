@@ -51,7 +51,7 @@ def chat(arguments: Sequence[str]) -> int:
 def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
     """Finds the endpoint, its key and its certificate. Raises `BatonError`."""
     if config.alone:
-        found: Instance | None = stack.enter_context(private_instance(config.alone))
+        found: Instance | None = stack.enter_context(private_instance(config.alone, config.idle_unload))
     else:
         found = None if config.url else running_instance() or _offer(stack)
     if found is None and not config.url:
@@ -75,10 +75,13 @@ class NotStarted(Exception):
 
 
 @contextmanager
-def private_instance(model: str) -> Iterator[Instance]:
-    """Starts the smallest `baton up` on a free port, yields it, and stops it on exit. Raises `NotStarted`."""
+def private_instance(model: str, idle_unload: float = 0.0) -> Iterator[Instance]:
+    """Starts the smallest `baton up` on a free port, yields it, and stops it on exit. Raises `NotStarted`.
+
+    `idle_unload`: minutes, as for `up`.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "launcher", "up", f"--model={model}", *SMALLEST],
+        [sys.executable, "-P", "-m", "launcher", "up", f"--model={model}", f"--idle-unload={idle_unload}", *SMALLEST],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C in the chat stops an answer, not the instance

@@ -131,6 +131,7 @@ class Locations(Struct, frozen=True, kw_only=True):
     numa_node: int | None = None  # of a worker that keeps to one node of a host
     share_port: str = ""  # name that gateways of this host with one port share
     gateway: str = ""  # URL, for the dashboard
+    unloaded_file: str = ""  # tells gateways that an idle model is unloaded
     own_keys: str = ""  # file with the record of the deployment's operator key, for gateways
     own_key: str = ""  # file with the deployment's operator key, for the dashboard
     python: tuple[str, ...] = (sys.executable, "-P")
@@ -257,7 +258,12 @@ def placed(settings: ServiceConfig, place: Locations) -> ServiceConfig:
     if isinstance(settings, GatewayConfig):
         keys = (*settings.api_keys, place.own_keys) if place.own_keys else settings.api_keys
         return replace(
-            settings, store=store, model=place.model or settings.model, api_keys=keys, share_port=place.share_port
+            settings,
+            store=store,
+            model=place.model or settings.model,
+            api_keys=keys,
+            share_port=place.share_port,
+            unloaded_file=place.unloaded_file,
         )
     share = place.gpu_share or settings.engine.gpu_memory_utilization
     engine = replace(

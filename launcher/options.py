@@ -191,6 +191,15 @@ Where = Annotated[
 ]
 
 
+IdleMinutes = Annotated[
+    float,
+    Meta(
+        extra={"metavar": "MINUTES"},
+        ge=0,
+        description="idle minutes after which the model is unloaded: its workers end, and the next request starts them "
+        "and waits; 0: never",
+    ),
+]
 LocalURL = Annotated[URLText, Meta(description="URL of an instance on this host, if several run")]
 
 
@@ -229,6 +238,7 @@ class UpOptions(DeploymentOptions, frozen=True, kw_only=True):
         Meta(ge=1, le=100, description="files of --log-bytes that the log keeps; the oldest goes for a new file"),
     ] = 4
     silent_seconds: SilentSeconds = 15.0
+    idle_unload: IdleMinutes = 0.0
     ray: RayOptions = RayOptions()
 
 
@@ -296,5 +306,6 @@ class ChatConfig(Struct, frozen=True, kw_only=True):
             "instance"
         ),
     ] = ""
+    idle_unload: IdleMinutes = 0.0  # with --alone
     max_tokens: Annotated[Positive, Meta(description="longest answer in tokens")] = 512
     temperature: Annotated[float, Meta(ge=0, le=2, description="0: always the likeliest token")] = 0.7

@@ -16,6 +16,7 @@ from contracts.kinds import Seconds
 from infra.cli import parse
 from launcher.host.instances import Instance, ServiceState
 from launcher.host.process import READY_STAGE
+from launcher.host.supervised_service import UNLOADED_STAGE
 from launcher.local_instance import local_instance, service_of
 from launcher.options import LocalURL
 from launcher.stages import StageDisplay
@@ -55,6 +56,8 @@ def _restartable(instance: Instance, name: str) -> ServiceState:
     service = service_of(instance, name)
     if name == "redis":
         raise ConfigError("SERVICE", name, "has the jobs of running requests; ./baton down and up restart everything")
+    if service.stage == UNLOADED_STAGE:
+        raise ConfigError("SERVICE", name, "is unloaded (--idle-unload): the next request starts it")
     if not service.pid:
         raise ConfigError("SERVICE", name, "has died, and is being started again already")
     return service

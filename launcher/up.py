@@ -124,7 +124,7 @@ def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, sign
             stages.say(greeting.text(config, record.instance.url, directory, seconds, log.path, key))
             record.change(phase="running", key_file=str(run / OWN_KEY) if key else "")
             notify("READY=1")
-            supervisor.watch()
+            supervisor.watch(processes.idle_watch(time.monotonic()))
         except StopAsked:
             pass
         except (StartFailed, BatonError, OSError) as failure:  # such as a full disk, while the start writes its files

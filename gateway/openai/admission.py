@@ -30,6 +30,7 @@ from gateway.output.custom_calls import CustomCalls
 from gateway.output.plain import PlainText
 from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
+from gateway.requests.unloaded import UnloadedModel
 from gateway.text.chat import Chat
 from gateway.text.infill import Infill
 from gateway.text.shown_tools import NOTHING_SHOWN
@@ -80,6 +81,7 @@ class PromptAdmission:
         workers_context: Callable[[], int],
         adapters: Callable[[], Mapping[str, HeldAdapter]],
         block_sizes: Callable[[], Collection[int]],
+        unloaded: UnloadedModel,
     ) -> None:
         self.tokenizer = tokenizer
         self.grammars = grammars
@@ -94,6 +96,7 @@ class PromptAdmission:
         self._workers_context = workers_context
         self._adapters = adapters
         self._block_sizes = block_sizes
+        self._unloaded = unloaded
         self._admitting = 0  # answers whose prompts are being checked
         self._threads = TurnThreads(TOKENIZER_THREADS, "tokenizer")
         self._long = TurnThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
@@ -115,6 +118,7 @@ class PromptAdmission:
         With `cuts`, a limit of output tokens beyond the context is reduced to the context, and not refused. With
         `drops`, the oldest turns of a conversation beyond the context are left out.
         """
+        await self._loaded(caller)
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
             prompt = await self.chat_tokens(body, self._most(body, drops and not cuts), caller.party, drops)
@@ -168,6 +172,7 @@ class PromptAdmission:
         `default` is the limit of output tokens of a body without one; None: the rest of the context.
         """
         prompts = body.prompts()
+        await self._loaded(caller)
         with self.room(body, len(prompts)):
             form, most = form_of(body), self._most(body)
             infill = self._infill(body)
@@ -238,6 +243,12 @@ class PromptAdmission:
     @property
     def admitting(self) -> int:
         return self._admitting
+
+    async def _loaded(self, caller: Caller) -> None:
+        """Waits for a model that was unloaded while it was idle. Raises `APIError`."""
+        if self._unloaded.waiting > self._config.max_waiting:
+            raise self._in_progress.full()
+        await self._unloaded.over(caller.objective)
 
     @contextmanager
     def room(self, body: SamplingFields, prompts: int) -> Iterator[None]:

@@ -93,6 +93,13 @@ class Metrics:
             count
         )
 
+    def count_unloaded(self, count: Callable[[], float]) -> None:
+        """Adds the gauge of an unloaded model; `count` is read at each scrape."""
+        text = "1 while the model is unloaded because it was idle; the next request loads it"
+        Gauge("baton:model_unloaded", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
+            count
+        )
+
     def count_unreached(self, count: Callable[[], float]) -> None:
         """Adds the gauge of unreachable pairs of processes; `count` is read at each scrape."""
         text = "Pairs of a gateway or prefill worker and a worker that it cannot connect to"

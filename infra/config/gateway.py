@@ -11,6 +11,7 @@ from contracts.kinds import (
     APIKeys,
     Bytes,
     Count,
+    FilePath,
     HandoffRule,
     LogFormat,
     LogLevel,
@@ -61,6 +62,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     served_model_name: ServedNames = ""
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""
+    unloaded_file: Annotated[
+        FilePath,
+        Meta(description="file of the launcher that is there while the model is unloaded; empty: it stays loaded"),
+    ] = ""
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     access_log: AccessLog = True

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 BEAT_SECONDS = 1.0  # between two updates of the file's time
 
@@ -22,6 +22,9 @@ class Status(Struct, frozen=True, omit_defaults=True):
     address: str = ""
     error: str = ""
     pid: int = 0
+    idle_s: float | None = (
+        None  # since a gateway last had a request in progress; None: it has had none, or is not asked
+    )
 
 
 class StatusFile:
@@ -38,6 +41,9 @@ class StatusFile:
         If the disk is full, the old line stays, and `beat` writes the new one later.
         """
         self.now = Status(stage, round(percent, 1), address, error, os.getpid())
+        self._write()
+
+    def _write(self) -> None:
         if self._path is None:
             return
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
@@ -54,16 +60,18 @@ class StatusFile:
     def failed(self, error: str) -> None:
         self.report("failed", error=error)
 
-    async def beat(self) -> None:
+    async def beat(self, idle: Callable[[], float | None] | None = None) -> None:
         """Updates the file's time for ever, so that a launcher sees that this event loop runs.
 
-        A missing file is no error: it may have gone with the launcher's directory.
+        With `idle`, which returns `Status.idle_s`, it writes the file again. A missing file is no error: it may have
+        gone with the launcher's directory.
         """
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            if not self._written:
-                now = self.now
-                self.report(now.stage, now.percent, address=now.address, error=now.error)
+            if idle is not None:
+                self.now = structs.replace(self.now, idle_s=idle())
+            if idle is not None or not self._written:
+                self._write()
             elif self._path is not None:
                 with suppress(FileNotFoundError):
                     os.utime(self._path)

@@ -233,6 +233,7 @@ class GatewayRecord(Struct, frozen=True):
     standing: Standing = Standing()  # the load of the workers and the demand, as this gateway sees them
     refused: dict[str, int] = {}  # requests answered with 429 or 503, by error code
     judged: dict[Judgement, int] = {}  # requests that ended since its start
+    unloaded: str = ""  # stage of a model that was idle: `unloaded` or `loading again`; empty: it is loaded
 
 
 class AttemptRecord(Struct, frozen=True):

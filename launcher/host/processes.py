@@ -12,9 +12,11 @@ from infra.config.engine import EngineOptions
 from infra.network.listening import http_url
 from launcher.deployment import SERVICE_ENVIRONMENT, WORKERS, Deployment, Locations, Service, command, describe
 from launcher.host.gpus import USABLE_MEMORY_SHARE, placements
+from launcher.host.idle_unload import IdleWatch
 from launcher.host.process import Process, watch_both, watch_http, watch_status_file
 from launcher.options import UpConfig
 
+UNLOADED_FILE = "unloaded"  # of the run directory, while an idle model is unloaded
 OWN_KEYS, OWN_KEY = "api-keys.json", "api-key"
 """Files of the run directory with the instance's operator key, which its dashboard and `baton chat` use."""
 
@@ -107,10 +109,20 @@ class Processes:
         """Makes the gateways, which are ready when they accept requests and have found workers."""
         (service,) = self._deployment.of("gateway")
         own_keys = str(self._run / OWN_KEYS) if self._config.api_keys else ""
-        place = replace(self._place, own_keys=own_keys, share_port=new_epoch() if service.replicas > 1 else "")
+        shared = new_epoch() if service.replicas > 1 else ""
+        unloaded = str(self._run / UNLOADED_FILE) if self._config.idle_unload else ""
+        place = replace(self._place, own_keys=own_keys, share_port=shared, unloaded_file=unloaded)
         serves = watch_http(f"{self._url}{service.probes.ready}", "waiting for the workers")
         made = [process(service, name, place, self._run) for name in service.names]
         return [dataclasses.replace(each, watch=watch_both(each.watch, serves)) for each in made]
+
+    def idle_watch(self, now: float) -> IdleWatch | None:
+        """Makes the watch of `--idle-unload`, if that is asked for; `now`: local time, s."""
+        if not self._config.idle_unload:
+            return None
+        workers = [process.name for process in self.workers()]
+        files = [process.status_file for process in self.gateways() if process.status_file is not None]
+        return IdleWatch(self._config.idle_unload, self._run / UNLOADED_FILE, workers, files, now)
 
     def dashboard(self) -> list[Process]:
         own_key = str(self._run / OWN_KEY) if self._config.api_keys else ""

@@ -7,25 +7,23 @@ children's signs of life.
 import selectors
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.kinds import LogFormat
 from infra.process.supervised_life import SupervisedLife
 from launcher.host.child import Child
+from launcher.host.idle_unload import IdleWatch, ModelState
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import Log
 from launcher.host.process import FAILED_STAGE, READY_STAGE, Process
 from launcher.host.pulse import Pulse
 from launcher.host.service_lines import ServiceLines
 from launcher.host.signals import Signals
+from launcher.host.supervised_service import MIN_LIFE_S, SupervisedService, restart_delay
 from launcher.stages import StageDisplay
 
 START_POLL_S = 0.05
 PULSE_PERIOD_S = 1.0
-FIRST_RESTART_DELAY_S = 1.0  # after an early death; doubled by each further early death
-MAX_RESTART_DELAY_S = 30.0
-MIN_LIFE_S = 60.0  # a process that ends sooner died early
 
 
 class StartFailed(Exception):
@@ -34,31 +32,6 @@ class StartFailed(Exception):
 
 class StopAsked(Exception):
     """A stop signal arrived while services were starting."""
-
-
-@dataclass
-class SupervisedService:
-    """A service and its current process."""
-
-    service: Process
-    child: Child
-    pulse: Pulse
-    born: float
-    early_deaths: int = 0
-    ready: bool = False
-    was_ready: bool = False  # before it died
-    stage: str = "starting"
-    restart_at: float | None = None
-    restarts: int = 0
-    address: str = ""  # where it serves, if it says so
-
-    def state(self) -> ServiceState:
-        name, restarts = self.service.name, self.restarts
-        if self.restart_at is not None:
-            return ServiceState(name, "died, and is started again", restarts=restarts)
-        if self.ready:
-            return ServiceState(name, READY_STAGE, self.child.pid, self.address, restarts)
-        return ServiceState(name, self.stage, self.child.pid, restarts=restarts)
 
 
 class Supervisor:
@@ -123,10 +96,12 @@ class Supervisor:
         for service in services:
             self._kept.append(self._keep(service))
 
-    def watch(self) -> None:
-        """Restarts dead and hung processes until a stop signal."""
+    def watch(self, idle: IdleWatch | None = None) -> None:
+        """Restarts dead and hung processes until a stop signal. `idle` says when workers are not needed."""
         while not self._signals.asked_to_stop:
             now = time.monotonic()
+            if idle is not None:
+                self._follow(idle, now)
             for kept in self._kept:
                 self._check(kept, now)
             self._publish_states()
@@ -134,8 +109,32 @@ class Supervisor:
             due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
             self._sleep(min([*due, 0.5 if starting else PULSE_PERIOD_S]))
 
+    def _follow(self, idle: IdleWatch, now: float) -> None:
+        """Ends the workers of an unloaded model, and starts them for the next request."""
+        workers = [kept for kept in self._kept if kept.service.name in idle.workers]
+        state = idle.look(all(kept.ready for kept in workers), now)
+        resting = [kept for kept in workers if kept.rests_since is not None]
+        if state is ModelState.UNLOADED and not resting:
+            self._say(f"the model is unloaded after {idle.minutes:g} idle minutes; the next request loads it again")
+            for kept in workers:
+                kept.child.terminate()
+                kept.ready, kept.was_ready, kept.restart_at, kept.rests_since = False, True, None, now
+        elif state is ModelState.LOADING and resting and all(kept.child.output.closed for kept in resting):
+            self._say("a request has come: the model is loaded again")
+            for kept in resting:
+                kept.rests_since = None
+                self._restart(kept, now, again=0)
+
+    def _say(self, sentence: str) -> None:
+        self._stages.say(sentence)
+        self._log.write(ServiceLines("baton", self._form).said(sentence, "INFO"))
+
     def _check(self, kept: SupervisedService, now: float) -> None:
-        if kept.restart_at is not None:
+        if kept.rests_since is not None:
+            if kept.child.exit_status() is not None or now - kept.rests_since >= kept.service.grace:
+                kept.child.kill()
+                self._forget(kept.child)
+        elif kept.restart_at is not None:
             if kept.restart_at <= now:
                 self._restart(kept, now)
         elif kept.child.exit_status() is not None:
@@ -258,20 +257,16 @@ class Supervisor:
         self._stages.say(sentence)
         self._log.write(ServiceLines(kept.service.name, self._form).said(sentence, "ERROR"))
 
-    def _restart(self, kept: SupervisedService, now: float) -> None:
+    def _restart(self, kept: SupervisedService, now: float, again: int = 1) -> None:
+        """Starts a new process. `again`: 0 if the last one was not missed, so that this is no restart."""
         kept.born = now
         try:
-            kept.child = self._spawn(kept.service, kept.restarts + 1)
+            kept.child = self._spawn(kept.service, kept.restarts + again)
         except OSError as error:
             why = f"{kept.service.name} cannot be started ({error.strerror or error})"
             self._schedule_restart(kept, now, why, early=True)
             return
-        kept.restarts += 1
+        kept.restarts += again
         kept.pulse = Pulse(kept.service, kept.child.pid)
         kept.stage = "starting"
         kept.restart_at = None
-
-
-def restart_delay(early_deaths: int) -> float:
-    """Returns the delay of a restart, in seconds, after `early_deaths` early deaths in a row."""
-    return min(FIRST_RESTART_DELAY_S * 2 ** (early_deaths - 1), MAX_RESTART_DELAY_S) if early_deaths else 0.0

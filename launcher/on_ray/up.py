@@ -12,7 +12,7 @@ import ray
 from msgspec.structs import replace
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from contracts.errors import BatonError
+from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
@@ -48,6 +48,8 @@ def up(arguments: Sequence[str]) -> int:
     try:
         asked = parse(UpConfig, arguments, "baton up", os.environ)
         scaling_rules(asked)
+        if asked.idle_unload:
+            raise ConfigError("--idle-unload", asked.idle_unload, "works on one host: Ray's workers stay loaded")
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
         config = replace(with_absolute_paths(asked), model=model, port=checked_port(asked))

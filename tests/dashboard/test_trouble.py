@@ -3,7 +3,7 @@
 import pytest
 
 from dashboard.source import Snapshot, WorkerView
-from dashboard.trouble import trouble
+from dashboard.trouble import trouble, unloaded
 from infra.redis.records import FinishedRecord, GatewayRecord, WorkerLoad
 from pricing.standing import RoleStanding, Standing, WorkerStanding
 from tests.dashboard.samples import finished, gateway, worker
@@ -52,3 +52,9 @@ def test_each_reason_has_its_help(
 def test_refusals_alone_are_trouble_too() -> None:
     late = [finished(outcome="refused", reason="objective_out_of_reach", ended_at=NOW - 1)] * 5
     assert "All 5 requests" in said(*READY, records=late) and "relax `--slo`" in said(*READY, records=late)
+
+
+def test_an_unloaded_model_is_no_trouble() -> None:
+    resting = Snapshot(NOW, (view("decode", "draining"),), (gateway(unloaded="unloaded"),), [], {})
+    assert trouble(resting) is None and unloaded(resting).startswith("The model was idle and is unloaded")
+    assert unloaded(Snapshot(NOW, READY, (gateway(),), [], {})) == ""

@@ -85,6 +85,13 @@ def paste(line: str) -> dict[str, object]:
         connection.close()
 
 
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
 def curl_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("curl ")]
 
@@ -174,7 +181,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[Up, str, Path]]:
     made = make_key("app", KeyOptions(requests_per_minute=2), time.time())
     change_keys(tmp_path / "keys.json", lambda keys: [made.record], create=True)
     options = ("--api-keys", str(tmp_path / "keys.json"), "--tls-cert", str(cert), "--tls-key", str(its_key))
-    instance = Up(tmp_path, "--dashboard-port", "0", "--prefill", "0", *options)
+    instance = Up(tmp_path, "--dashboard-port", "0", "--prefill", "0", "--idle-unload", "0.1", *options)
     try:
         instance.wait_for("Try it:")
         yield instance, made.text, cert
@@ -183,8 +190,10 @@ def secured(tmp_path: Path) -> Iterator[tuple[Up, str, Path]]:
         instance.process.wait()
 
 
-def test_keys_and_https_and_a_killed_launcher_leaves_no_process(secured: tuple[Up, str, Path]) -> None:
+def test_keys_https_an_idle_model_and_a_killed_launcher_that_leaves_no_process(secured: tuple[Up, str, Path]) -> None:
     up, key, cert = secured
+    commands = b" ".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in up.pids())
+    assert b"decode_service" in commands and b"prefill_service" not in commands
     (instance,) = running()
     line = curl_line(up.text())
     assert instance.url.startswith("https://") and f"--cacert {cert}" in line
@@ -198,9 +207,15 @@ def test_keys_and_https_and_a_killed_launcher_leaves_no_process(secured: tuple[U
         CompletionsClient(instance.url, cert=str(cert)).model()
     with pytest.raises(GatewayError, match="cannot be reached"):
         CompletionsClient(instance.url, key=key).model()
+    up.wait_for("the model is unloaded after 0.1 idle minutes")
+    wait_until(lambda: not [pid for pid in up.pids() if b"decode_service" in command_line(pid)], "the worker's end")
+    (worker,) = [service for service in running()[0].services if service.name == "decode-0"]
+    assert (worker.stage, worker.pid) == ("unloaded", 0)
+    body = {"model": DEMO_NAME, "prompt": "Once upon a time", "max_tokens": 8}
+    answer = CompletionsClient(instance.url, key=key, cert=str(cert)).stream("/v1/completions", body)
+    assert "".join(chunk.text for chunk in answer), "the next request waits for the model"
+    up.wait_for("decode-0 is ready again")
     pids = up.pids()
-    commands = b" ".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
-    assert b"decode_service" in commands and b"prefill_service" not in commands
     up.process.kill()
     up.process.wait()
     wait_until(lambda: not any(alive(pid) for pid in pids), "the children's end")

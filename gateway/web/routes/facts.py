@@ -71,6 +71,7 @@ class Stats(Struct, frozen=True):
     gateways: list[GatewayLife]  # all gateways that share this port; empty: the port is not shared
     unreached: tuple[UnreachedPair, ...]  # the first of each pair cannot connect to the second
     judged: dict[Judgement, int]  # requests that have ended: of all gateways that share this port, else of this one
+    unloaded: str  # `unloaded` or `loading again`: the model was idle (--idle-unload); empty: it is loaded
 
 
 class Nothing(Struct, frozen=True):
@@ -82,7 +83,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def health(request: Request) -> Response:
         stage, percent = gateway.readiness()
-        ready = stage == "ready"
+        ready = gateway.serves()
         state = HealthReport("ok" if ready else "unavailable", stage, percent)
         return reply(state, 200 if ready else 503, {} if ready else {"retry-after": "1"})
 
@@ -101,7 +102,17 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             sum((Counter(life.judged) for life in found), Counter[Judgement]()) if found else gateway.metrics.judged
         )
         standing, unreached = gateway.metrics.roles.standing, gateway.discovery.unreached
-        return reply(Stats(_facts(gateway), await gateway.stats(), standing, found, unreached, dict(judged)))
+        return reply(
+            Stats(
+                _facts(gateway),
+                await gateway.stats(),
+                standing,
+                found,
+                unreached,
+                dict(judged),
+                gateway.unloaded.stage(),
+            )
+        )
 
     async def metrics(request: Request) -> Response:
         return Response(await gateway.figures(), media_type=CONTENT_TYPE)

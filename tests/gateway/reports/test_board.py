@@ -132,6 +132,9 @@ def serving(**by_role: int) -> Series:
     return {f'baton:serving_workers{{model_name="m",role="{role}"}}': f"{n}x60" for role, n in by_role.items()}
 
 
+UNLOADED: Series = {'baton:model_unloaded{model_name="m"}': "1x60"}
+
+
 def ended(**by_outcome: str) -> Series:
     return {f'baton:requests_ended_total{{model_name="m",outcome="{name}"}}': n for name, n in by_outcome.items()}
 
@@ -145,7 +148,7 @@ CASES: list[tuple[str, Series, Series]] = [
     # alert, series with which it fires within the hour, series with which it stays silent
     ("BatonNoMetrics", {"up": "1x60"}, {'baton:build_info{version="1"}': "1x60"}),
     ("BatonCannotServe", serving(prefill=0, decode=0), serving(prefill=1, decode=0)),
-    ("BatonNoDecodeWorker", serving(prefill=1, decode=0), serving(prefill=0, decode=1)),
+    ("BatonNoDecodeWorker", serving(prefill=1, decode=0), serving(prefill=0, decode=0) | UNLOADED),
     (
         "BatonFewGoodRequests",
         of_model("baton:requests_good_total", "0+50x60") | ended(finished=EACH_SECOND),

@@ -179,7 +179,7 @@ while len(open("pids").read().split()) < 2:
 
 def test_what_is_kept_starts_though_another_cannot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker whose GPU is broken is tried again and again, while the workers of other GPUs serve."""
-    monkeypatch.setattr("launcher.host.supervisor.FIRST_RESTART_DELAY_S", 0.1)
+    monkeypatch.setattr("launcher.host.supervised_service.FIRST_RESTART_DELAY_S", 0.1)
     bench.supervisor.keep([bench.service("broken", "raise SystemExit('error: no GPU')"), bench.service("worker")])
 
     def two_deaths() -> None:
@@ -217,7 +217,7 @@ def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pyte
 
 
 def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.supervisor.FIRST_RESTART_DELAY_S", 0.5)
+    monkeypatch.setattr("launcher.host.supervised_service.FIRST_RESTART_DELAY_S", 0.5)
     later_lives_end = 'sys.exit(1) if len(open("pids").readlines()) > 1 else signal.pause()'
     bench.supervisor.start([bench.service("worker", READY_THEN_SLEEP.replace("signal.pause()", later_lives_end))])
 
@@ -233,7 +233,7 @@ def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monk
 
 def test_a_service_that_cannot_be_started_again_is_tried_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its program is away when it is to be started again: that ends neither the launcher nor the other services."""
-    monkeypatch.setattr("launcher.host.supervisor.FIRST_RESTART_DELAY_S", 0.3)
+    monkeypatch.setattr("launcher.host.supervised_service.FIRST_RESTART_DELAY_S", 0.3)
     program = bench.directory / "program"
     program.symlink_to(sys.executable)
     worker = bench.service("worker")
