@@ -16,7 +16,11 @@ from launcher.options import ROOT
 HELP = """./baton test [PYTEST OPTIONS]: runs ruff, mypy and pytest
 ./baton test tests/launcher: runs the tests of one room, and neither ruff nor mypy; so do -k WORD and -m MARK
 """
-CHECKS = (("ruff", ("ruff", "check", ".")), ("format", ("ruff", "format", "--check", ".")), ("mypy", ("mypy", "--num-workers=auto")))
+CHECKS = (
+    ("ruff", ("ruff", "check", ".")),
+    ("format", ("ruff", "format", "--check", ".")),
+    ("mypy", ("mypy", "--num-workers=auto")),
+)
 # Two files of tests at a time: more would take each other's memory and deadlines, on a GPU even two would.
 TWO_AT_A_TIME = ("-n", "auto", "--maxprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # `./baton` sets PYTHONPATH, and mypy would take the packages on it for installed libraries. Without bytecode each
