@@ -155,10 +155,10 @@ class DeviceBytes:
         return [self._made, *([] if moved is None else [moved])]
 
     def digest(self, layer: int, index: Tensor, span: WordSpan) -> Tensor:
-        return self._mover.digest(self._words(layer), index, span)
+        return self._mover.digest(self.words(layer), index, span)
 
     def copy_and_digest(self, layer: int, index: Tensor, target: Tensor, targets: Tensor, span: WordSpan) -> Tensor:
-        return self._mover.copy_and_digest(self._words(layer), index, target, targets, span)
+        return self._mover.copy_and_digest(self.words(layer), index, target, targets, span)
 
     def digested_read(
         self,
@@ -189,7 +189,8 @@ class DeviceBytes:
         number.copy_(torch.stack(digests).sum(), non_blocking=True)
         return DeviceDigest(number, self._stream.record_event())
 
-    def _words(self, layer: int) -> Tensor:
+    def words(self, layer: int) -> Tensor:
+        """Returns a layer's `[blocks, words]`."""
         return words_of(self._layers[layer][None])[0]
 
     def _wait(self, landed: torch.cuda.Event | None) -> None:

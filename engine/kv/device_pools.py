@@ -139,6 +139,13 @@ class DevicePools:
 
         return self._pools[0].digested_read(group, layer, blocks, their_blocks, launched)
 
+    def warm_up(self) -> None:
+        """Compiles the kernels, on pools with three blocks in each group."""
+        for group in range(len(self._whole)):
+            layer, part = self.layers(group)[0], self.parts(group)[0]
+            self.copy((group, layer, 0), [1], [(part, self._pools[0].words(layer))], [2])
+            self.landed(group, layer, 0, [2])
+
     def parts(self, group: int, vectors: int = 0, ranks: int = 0) -> list[RankPart]:
         """Returns the part of each rank, of this worker or one with `ranks` whose blocks have so many vectors."""
         whole, ranks = self._whole[group], ranks or len(self._pools)

@@ -85,6 +85,8 @@ def warm_up(engine: Engine) -> None:
     pool = engine.pool
     with torch.inference_mode(), device_errors():
         engine.backend.warm_up(engine.model_config, pool.layers)
+        if pool.devices is not None:
+            pool.devices.warm_up()
         codecs: tuple[Codec, ...] = get_args(Codec)
         for number, group in enumerate(pool.spec.groups):
             layer = group.layers[0]

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from transformers import LlamaConfig
@@ -34,7 +34,7 @@ from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.decode_handoff import DecodeHandoff
 from kvtransfer.transports.device_pool_channel import DevicePoolChannel
-from tests.engine.kv.peer_memory import shared_on_device
+from tests.engine.kv.peer_memory import UNREACHED, shared_on_device
 from tests.engine.simulated_device import SimulatedDevice, simulated_device
 from tests.engine.test_stream_order import Worker, decode, load, prompt
 from tests.kvtransfer.pair import until
@@ -57,7 +57,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedEngine:
 class Handoffs:
     """Both workers, and what their engines do with the blocks that are theirs again."""
 
-    def __init__(self, loaded: LoadedEngine, device: SimulatedDevice, network: Network) -> None:
+    def __init__(
+        self, loaded: LoadedEngine, device: SimulatedDevice, network: Network, transport: Literal["auto", "pool"]
+    ) -> None:
         self.device = device
         self.streams = {"prefill": device.current, "decode": device.make_stream()}
         self.workers: dict[str, Worker] = {}
@@ -68,7 +70,7 @@ class Handoffs:
             device.in_cells(self.workers[name].pool.layers[0], size, f"the {name} worker's pool")
         self.events: list[Any] = []
         self.then: Callable[[], None] = lambda: None  # what follows the end of a handoff at once
-        spec, config = self.workers["prefill"].pool.spec, TransferConfig(kv_transport="pool", silence=30.0)
+        spec, config = self.workers["prefill"].pool.spec, TransferConfig(kv_transport=transport, silence=30.0)
         memory = {name: worker.pool for name, worker in self.workers.items()}
         self.inbound = DecodeTransfer(config, DECODE, spec, memory["decode"], network, self.heard)
         self.outbound = PrefillTransfer(config, PREFILL, spec, memory["prefill"], network, self.heard)
@@ -94,19 +96,20 @@ class Handoffs:
         (found,) = {*self.outbound._links.values(), *self.outbound._closing}
         return found
 
+    async def joined(self) -> None:
+        """Opens a handoff, until its link has a channel."""
+        fields: dict[str, Any] = {"decode_address": self.inbound.handoff_address, "deadline": time.monotonic() + 60}
+        self.outbound.handle(opened(16, blocks=(SENT,), **fields))
+        await until(lambda: self.link.channel, "no channel")
+
     async def copying(self) -> None:
         """Begins a handoff of what a step computes, until it is being copied."""
         self.on("prefill", lambda worker: worker.launch(prompt(1, SENT, 9)))
-        fields: dict[str, Any] = {"decode_address": self.inbound.handoff_address, "deadline": time.monotonic() + 60}
-        self.outbound.handle(opened(16, blocks=(SENT,), **fields))
+        await self.joined()
         self.outbound.handle(LayerReady(1, 0, 0, 2))
-        await until(lambda: self.outbound._links and self.channel is not None and self.channel.is_copying, "no copy")
-
-    @property
-    def channel(self) -> DevicePoolChannel | None:
         channel = self.link.channel
-        assert channel is None or isinstance(channel, DevicePoolChannel)
-        return channel
+        assert isinstance(channel, DevicePoolChannel)
+        await until(lambda: channel.is_copying, "no copy")
 
     async def close(self) -> None:
         self.device.looks = 1
@@ -119,10 +122,12 @@ class Handoffs:
 
 
 @asynccontextmanager
-async def handoffs(loaded: LoadedEngine, device: SimulatedDevice) -> AsyncIterator[Handoffs]:
+async def handoffs(
+    loaded: LoadedEngine, device: SimulatedDevice, transport: Literal["auto", "pool"] = "pool"
+) -> AsyncIterator[Handoffs]:
     network = Network.of(SECRET)
     try:
-        both = Handoffs(loaded, device, network)
+        both = Handoffs(loaded, device, network, transport)
         yield both
         await both.close()
     finally:
@@ -267,3 +272,22 @@ def test_an_order_that_is_left_out_shows(
 def test_a_copy_waits_for_the_step_that_fills_its_blocks(loaded: LoadedEngine) -> None:
     """The host looks first whether they are filled, so that other payloads leave before; the GPU does not need it."""
     assert races(loaded, the_answer_goes_on, patches=NO_READINESS) == []
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_the_pool_is_taken_where_the_gpu_reaches_it_and_a_line_says_so(
+    reached: bool, loaded: LoadedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def chosen(device: SimulatedDevice) -> str:
+        async with handoffs(loaded, device, "auto") as both:
+            await both.joined()
+            assert both.link.channel is not None
+            return both.link.channel.transport
+
+    caplog.set_level("INFO", "baton.handoff")
+    with simulated_device() as device, shared_on_device(reached=reached):
+        assert asyncio.run(chosen(device)) == ("pool" if reached else "shm")
+    (line,) = [line for line in caplog.messages if line.startswith("KV goes to")]
+    assert line == f"KV goes to decode worker {DECODE} over " + (
+        "pool, not sealed" if reached else f"shm, not sealed; not over pool: {UNREACHED}"
+    )

@@ -22,6 +22,7 @@ from engine.start.profiling import host_rate, prompt_steps
 from infra.config.engine import EngineConfig
 from kernels.sampling.sample import sample
 from tests.engine.drive import GREEDY
+from tests.engine.kv.peer_memory import shared_on_device
 from tests.engine.simulated_device import CUDA, simulated_device
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_engine
@@ -98,11 +99,15 @@ class Start:
         self.executor.collect()
 
     def transfer(self, layer: int, blocks: list[int]) -> None:
-        """Blocks of a layer leave and land, as they are and by way of each codec."""
+        """Blocks of a layer leave and land, as they are, by way of each codec, and from GPU to GPU."""
         self.pool.write(0, layer, blocks, self.pool.read(0, layer, blocks))
         for codec in CODECS:
             form = WireForm(self.pool.spec.dtype, BLOCK, codec)
             self.pool.convert(PayloadConversion(form, 0, layer, blocks, 0, 0), self.pool.read(0, layer, blocks, codec))
+        devices = self.pool.devices
+        assert devices is not None
+        devices.opened(devices.offered(), self.pool.counts).write(0, layer, 1, blocks, [10, 12, 11][: len(blocks)])
+        devices.landed(0, layer, 1, blocks)
 
 
 def serve(worker: Start) -> None:
@@ -140,7 +145,7 @@ def test_requests_launch_what_the_start_has_compiled(
 ) -> None:
     """In a pool whose number of blocks is divisible by 16, and in one of another."""
     monkeypatch.setattr("engine.backends.triton.sampler.sample", first_tokens)
-    with simulated_device(), specializations(run=False) as found:
+    with simulated_device(), shared_on_device(), specializations(run=False) as found:
         worker = Start(loaded, blocks, slots)
         at_start = set(found)
         serve(worker)

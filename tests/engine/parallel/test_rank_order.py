@@ -21,6 +21,7 @@ from engine.parallel.shard import Shard
 from engine.plan import BlockMove, StepPlan
 from engine.start.load_model import load_model
 from infra.config.engine import EngineConfig
+from tests.engine.kv.peer_memory import shared_on_device
 from tests.engine.parallel.lockstep import Lockstep, LockstepCollective
 from tests.engine.simulated_device import CUDA, SimulatedDevice, SimulatedEvent, simulated_device
 from tests.engine.test_stream_order import (
@@ -107,11 +108,26 @@ def moved_blocks_are_landed_and_read(worker: Worker) -> None:
     worker.executor.collect()
 
 
+def blocks_leave_for_another_gpu(worker: Worker) -> None:
+    """A step of both ranks is under way, and what it has filled is copied into the pool of a worker of one rank."""
+    own = worker.pool
+    backend = worker.executor.engine.backend
+    other = KVPool(own.spec, [BLOCKS], CUDA, backend.mover, backend.codec)
+    assert own.devices is not None and other.devices is not None
+    worker.device.synchronize()  # the other worker grants blocks when its own GPU has filled its pool with zeros
+    peer = own.devices.opened(other.devices.offered(), other.counts)
+    worker.launch(prompt(1, [1, 2], 9))
+    for layer in range(2):
+        peer.write(0, layer, 0, [1, 2], [3, 4])
+    worker.executor.collect()
+
+
 SCENES: dict[str, tuple[Callable[[Worker], None], bool]] = {
     "a prefill worker": (layers_leave_behind_their_step, True),
     "a decode worker": (landed_sequences_run, False),
     "handoffs that end early": (what_was_given_up_is_used_by_another, False),
     "moves": (moved_blocks_are_landed_and_read, True),
+    "from GPU to GPU": (blocks_leave_for_another_gpu, True),
 }
 
 
@@ -129,7 +145,7 @@ def opened_on(device: SimulatedDevice) -> Callable[..., torch.Tensor]:
 def races(directory: Path, name: str, forgotten: tuple[str, str] = ("", ""), unordered: str = "") -> list[str]:
     """What nothing puts in order in a scene, where a function leaves out a wait, or an operation of all ranks."""
     scene, signals = SCENES[name]
-    with pytest.MonkeyPatch.context() as patch, simulated_device() as device:
+    with pytest.MonkeyPatch.context() as patch, simulated_device() as device, shared_on_device():
         patch.setattr("engine.kv.pool.opened", opened_on(device))
         device.forgotten = forgotten
         lockstep = Lockstep(device, unordered)
@@ -152,6 +168,7 @@ def test_nothing_races(name: str, directory: Path) -> None:
         ("a decode worker", "wait_event", "begin_step"),
         ("handoffs that end early", "wait_event", "begin_moves"),
         ("moves", "wait_event", "_wait_for_moves"),
+        ("from GPU to GPU", "wait_event", "digested_read"),
     ],
 )
 def test_a_wait_that_is_left_out_shows_on_both_ranks(name: str, kind: str, function: str, directory: Path) -> None:
@@ -161,7 +178,13 @@ def test_a_wait_that_is_left_out_shows_on_both_ranks(name: str, kind: str, funct
 
 @pytest.mark.parametrize(
     ("name", "operation"),
-    [("a prefill worker", "sum"), ("a decode worker", "sum"), ("moves", "meet"), ("handoffs that end early", "meet")],
+    [
+        ("a prefill worker", "sum"),
+        ("a decode worker", "sum"),
+        ("moves", "meet"),
+        ("handoffs that end early", "meet"),
+        ("from GPU to GPU", "sum"),
+    ],
 )
 def test_what_orders_the_ranks_shows_where_it_is_left_out(name: str, operation: str, directory: Path) -> None:
     """Rank 0's own pool is in order without it."""
