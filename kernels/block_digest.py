@@ -16,8 +16,14 @@ from torch import Tensor
 
 from kernels.launching import launched_directly
 from kernels.sizes import tile_count
+from kernels.tuning import Config, tuned
 
-TILE_WORDS = 1024
+CANDIDATE_CONFIGS = (
+    Config({"TILE": 1024}, warps=4),
+    Config({"TILE": 512}, warps=4),
+    Config({"TILE": 2048}, warps=8),
+)
+"""The first is the default. `TILE` is in words."""
 GOLDEN = tl.constexpr(-0x61C8864680B583EB)
 FIRST_FACTOR = tl.constexpr(-0x40A7B892E31B1A47)
 SECOND_FACTOR = tl.constexpr(-0x6B2FB644ECCEEE15)
@@ -32,30 +38,43 @@ written; its length; the place of the first block's first word, at least 2^32; a
 """
 
 
-def digest(source: Tensor, sources: Tensor, span: Span) -> Tensor:
+def digest(source: Tensor, sources: Tensor, span: Span, *, config: Config | None = None) -> Tensor:
     """Digests a part of each of the blocks `sources` `[n]` int64 of `source` `[blocks, words]` int64, contiguous.
 
     Returns the digest, int64 `[]`. Example: `[1000, 4096]`, `[7, 8]`, the span (0, 0, 4096, 1 << 62, 4096).
     """
-    return _launched(source, sources, source, sources, span, copies=False)
+    return _launched(source, sources, source, sources, span, config, copies=False)
 
 
-def copy_and_digest(source: Tensor, sources: Tensor, target: Tensor, targets: Tensor, span: Span) -> Tensor:
+def copy_and_digest(
+    source: Tensor, sources: Tensor, target: Tensor, targets: Tensor, span: Span, *, config: Config | None = None
+) -> Tensor:
     """Does the same, and copies the words into the blocks `targets` `[n]` of `target` `[blocks, words]`."""
     _, target_first, length, _, _ = span
     assert target.is_contiguous() and targets.shape == sources.shape and target_first + length <= target.shape[1]
-    return _launched(source, sources, target, targets, span, copies=True)
+    return _launched(source, sources, target, targets, span, config, copies=True)
 
 
-def _launched(source: Tensor, sources: Tensor, target: Tensor, targets: Tensor, span: Span, *, copies: bool) -> Tensor:
+def _launched(
+    source: Tensor,
+    sources: Tensor,
+    target: Tensor,
+    targets: Tensor,
+    span: Span,
+    config: Config | None,
+    *,
+    copies: bool,
+) -> Tensor:
     assert source.dtype == target.dtype == torch.int64 and source.is_contiguous()
     assert sources.dtype == targets.dtype == torch.int64 and sources.is_contiguous() and targets.is_contiguous()
     source_first, _, count, first, _ = span
     assert source_first + count <= source.shape[1] and first >> 32
-    tiles = tile_count(count, TILE_WORDS)
+    config = config or tuned("block_digest", f"words={count}", source.device, CANDIDATE_CONFIGS[0])
+    tiles = tile_count(count, config.tiles["TILE"])
     sums = torch.empty(len(sources) * tiles, dtype=torch.int64, device=source.device)
+    words = source.shape[1], target.shape[1]
     _digest_words[(len(sources), tiles)](
-        source, sources, target, targets, sums, source.shape[1], target.shape[1], *span, COPIES=copies, TILE=TILE_WORDS
+        source, sources, target, targets, sums, *words, *span, COPIES=copies, **config.options()
     )
     return sums.sum()
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from benchmarks.kernels.case import Case, Inputs, close, compared, equal
 from benchmarks.kernels.kv import BLOCK, Heads, KVFormat, close_in_format, in_format, vector_bytes
-from kernels import block_copy, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
+from kernels import block_copy, block_digest, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
 from kernels.block_copy import CodecName
 from kernels.gate import Activation
 from kernels.tuning import Config
@@ -265,6 +265,29 @@ def encoding(inputs: Inputs, code: CodecName, layer: Tensor, blocks: Tensor, par
         bytes=values * (inputs.dtype.itemsize + 1) + 4 * scales,
         peers={"operators": lambda: block_copy.reference_encode(layer, blocks, code, parts)},
     )
+
+
+def digesting(inputs: Inputs, copies: bool, blocks: int, heads: Heads, block: int = BLOCK) -> Case:
+    """Digests the blocks of a layer, or copies them into another pool on the way."""
+    layer = inputs.normal(1 + blocks, 2 * heads.keys, block, heads.dim).flatten(1).view(torch.int64)
+    sources = torch.randperm(blocks, device=inputs.device).add_(1)
+    span = (0, 0, layer.shape[1], 1 << 62, layer.shape[1])
+    read = blocks * layer[0].nbytes
+
+    def same(found: Tensor, wanted: Tensor) -> None:
+        assert torch.equal(found, wanted), "other values"
+
+    if not copies:
+        return compared(block_digest.digest, block_digest.reference, layer, sources, span, same=same, bytes=read)
+
+    def copied(target: Tensor, config: Config | None = None) -> Tensor:
+        return block_digest.copy_and_digest(layer, sources, target, sources, span, config=config)
+
+    def put(target: Tensor) -> Tensor:
+        target.index_copy_(0, sources, layer.index_select(0, sources))
+        return block_digest.reference(layer, sources, span)
+
+    return compared(copied, put, torch.zeros_like(layer), changed=1, same=same, bytes=2 * read)
 
 
 def encodable(what: BlockWork, heads: Heads, block: int = BLOCK, **_: object) -> bool:

@@ -12,7 +12,7 @@ from benchmarks.kernels import attention, experts, layers, quantized, sampling
 from benchmarks.kernels.case import Arguments, Case, Kernel, Limit, Shape, Size, Target
 from benchmarks.kernels.kv import Heads, PartHeads, Vectors
 from benchmarks.kernels.weights import Groups, Sizes
-from kernels import block_copy, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
+from kernels import block_copy, block_digest, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
 from kernels.attention import (
     expanded_attention,
     latent_decode_attention,
@@ -42,6 +42,7 @@ CASES: dict[str, tuple[Callable[..., Case], ModuleType]] = {
     "gate": (layers.gated, gate),
     "lora": (layers.adapted, lora),
     "block_copy": (layers.block_work, block_copy),
+    "block_digest": (layers.digesting, block_digest),
     "route": (experts.routing, route),
     "sort_by_expert": (experts.sorting, sort_by_expert),
     "experts": (experts.mixture, plain_experts),
