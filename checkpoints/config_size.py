@@ -27,6 +27,20 @@ def weight_counts(config: dict[str, Any]) -> WeightCounts:
     return WeightCounts(every + experts * sparse, every + used * sparse, hidden * number(config, "vocab_size"))
 
 
+def adapter_values(config: dict[str, Any]) -> float:
+    """Returns the values of an adapter of rank 1 in all linear layers of attention and MLP: inputs and outputs of each.
+
+    0 for a model with experts or latent attention, whose adapters' size the config does not say.
+    """
+    hidden, inner = number(config, "hidden_size"), number(config, "intermediate_size")
+    if number(config, *EXPERT_COUNT_FIELDS) or number(config, "kv_lora_rank"):
+        return 0.0
+    heads, width = number(config, "num_attention_heads"), head_width(config)
+    kv_heads = number(config, "num_key_value_heads") or heads
+    attention = 2 * (hidden + heads * width) + 2 * (hidden + kv_heads * width)
+    return number(config, "num_hidden_layers") * (attention + 3 * (hidden + inner))
+
+
 def _attention(config: dict[str, Any]) -> float:
     """Returns the weights of a layer's attention: of heads with their own keys, or over latent vectors."""
     hidden, heads = number(config, "hidden_size"), number(config, "num_attention_heads")

@@ -2,13 +2,11 @@
 
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, structs
 
-from checkpoints.model_location import locate
-from checkpoints.model_size import model_size
 from contracts.errors import BatonError, ConfigError
 from contracts.kinds import (
     Count,
@@ -26,33 +24,28 @@ from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import parse_rules
-from launcher.bench.calibration import Calibration, read_calibration
+from launcher.bench.calibration import read_calibration
 from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
 from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, sweep, trial_seconds, write_report
-from launcher.host.gpus import USABLE_MEMORY_SHARE
-from launcher.plan import model_shape
-from pricing.capacity import Capacity
+from launcher.simulating.devices import DeviceOptions, RooflineWorkers, calibrated_device
+from launcher.simulating.features import FeatureOptions
 from pricing.gpu_rates import GPU_RATES
-from pricing.gpu_step_time import ModelShape, expected_costs, step_seconds
 from pricing.standing import Standing
-from pricing.steps import StepWork
 from simulation.deployment import (
     BLOCK_TOKENS,
     FRONT_S,
-    STEP_TARGET_S,
     LinkFigures,
     SimulatedDeployment,
-    SimulatedDevice,
 )
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from workloads.goodput import Trial
+from workloads.outcome import RequestOutcome
 from workloads.report import Report, make_report
 from workloads.table import table
 
 MAX_SIMULATED_WORKERS = 1024
-STEP_TOKENS = 8192
 LARGE_FRAME_BYTES = 1 << 28
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 
@@ -99,6 +92,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         Count, Meta(le=MAX_SIMULATED_WORKERS, description="prefill workers; 0: decode workers answer alone")
     ] = 1
     decode: Annotated[Positive, Meta(le=MAX_SIMULATED_WORKERS, description="decode workers")] = 1
+    features: FeatureOptions = FeatureOptions()
     quantization: Annotated[Quantization, Meta(description="weights: none, int8, int4 or fp8")] = "none"
     kv_dtype: Annotated[KVDtype, Meta(description="KV: auto (16 bits), fp8 or int8")] = "auto"
     link_gb_per_s: Annotated[
@@ -161,6 +155,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         self.check_load()
         self.deaths()
         self.scaling()
+        self.features.check(with_costs=bool(self.costs), prefill=self.prefill)
         if not (self.trace or self.prompt_tokens or self.sharegpt or self.sweep_prompts):
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
         for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):
@@ -191,13 +186,23 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
         return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate), lambda: None)
     simulation = DeploymentSimulation(deployment)
     report = simulated_report(config, simulation)
-    print("\n".join(table(report)))
+    print("\n".join([*table(report), *_of_keys(config, simulation.gateway.outcomes)]))
     if simulation.scaling is not None:
         hours = simulation.fleet.paid_s(report.seconds) / 3600
         print(f"workers   {hours:.3g} worker-hours, {simulation.scaling.changes} changes by --autoscale")
     write_report(config.json, report)
     write_html(config.html, "simulated", [SweptCurve("", [Trial(config.rate, report, config.share)])])
     return SOME_FAILED if report.errors else ALL_ANSWERED
+
+
+def _of_keys(config: SimulateConfig, outcomes: Sequence[RequestOutcome]) -> Iterator[str]:
+    """Yields a line for each API key, by the objective of the load."""
+    for name in sorted({each.sender for each in outcomes} - {""}):
+        own = [each for each in outcomes if each.sender == name]
+        found = make_report(own, config.slo(), server="simulated", model=config.model, load={})
+        refused = sum(found.errors.values())
+        times = f"TTFT p90 {found.ttft_ms.p90:.0f} ms, TPOT p90 {found.tpot_ms.p90:.1f} ms"
+        yield f"key       {name}: {found.requests} requests, {found.good_share:.0%} good, {refused} refused, {times}"
 
 
 def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float) -> Trial:
@@ -216,17 +221,25 @@ def simulated_report(config: SimulateConfig, simulation: DeploymentSimulation) -
 
 def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:
     """Raises `ConfigError` for a model or costs that cannot be read, or that leave no room for KV."""
+    options = DeviceOptions(
+        model=config.model,
+        quantization=config.quantization,
+        kv_dtype=config.kv_dtype,
+        factor=config.factor,
+        kv_tokens=config.kv_tokens,
+        block_tokens=config.block_tokens,
+        step_tokens=config.step_tokens,
+        step_s=config.step_ms / 1000,
+        features=config.features,
+    )
     if config.costs:
         calibration = read_calibration(config.costs, "--costs")
         front_s = calibration.front_ms / 2000
-        prefill, decode = (_calibrated(config, calibration, role) for role in ROLES)
+        prefill, decode = (calibrated_device(options, calibration, role) for role in ROLES)
     else:
-        front_s = FRONT_S
-        directory = locate(config.model, patterns=("*.json",), weights=False)
-        if not (directory / "config.json").is_file():
-            raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
-        shape = model_shape(model_size(directory, "auto", config.quantization), config.quantization, config.kv_dtype)
-        prefill, decode = (_roofline(config, shape, gpu) for gpu in (config.prefill_gpu or config.gpu, config.gpu))
+        front_s, workers = FRONT_S, RooflineWorkers(options)
+        gpus = (config.prefill_gpu or config.gpu, config.gpu)
+        prefill, decode = (workers.device(role, gpu) for role, gpu in zip(ROLES, gpus, strict=True))
     link = LinkFigures(config.link_gb_per_s * 1e9, config.link_round_trip_ms / 1000)
     return SimulatedDeployment(
         prefill=config.prefill,
@@ -237,6 +250,8 @@ def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:
         transfer=_transfer(link),
         front_s=front_s,
         repeats=config.steps_at_once,
+        keys=config.features.keys(),
+        objective=config.features.objective(),
     )
 
 
@@ -245,39 +260,3 @@ def _transfer(link: LinkFigures) -> TransferConfig:
     usual = TransferConfig(frame=16 << 20)
     binds = link.bytes_per_second * (link.round_trip_s + usual.frame / link.bytes_per_second) > usual.window
     return usual if binds else structs.replace(usual, frame=LARGE_FRAME_BYTES, window=2 * LARGE_FRAME_BYTES)
-
-
-def _roofline(config: SimulateConfig, shape: ModelShape, gpu: str) -> SimulatedDevice:
-    rates = GPU_RATES[gpu]
-
-    def seconds(work: StepWork) -> float:
-        return config.factor * step_seconds(shape, work, rates)
-
-    tokens = config.kv_tokens or Capacity(shape, rates, USABLE_MEMORY_SHARE).pool_tokens
-    if tokens < 2 * config.block_tokens:
-        raise ConfigError("--gpu", gpu, f"{config.model} leaves it no room for KV; plan says how many hold it")
-    return SimulatedDevice(
-        name=gpu,
-        seconds=seconds,
-        costs=expected_costs(shape, rates),
-        token_bytes=round(shape.token_bytes),
-        blocks=tokens // config.block_tokens,
-        block_tokens=config.block_tokens,
-        step_tokens=config.step_tokens or STEP_TOKENS,
-        step_target_s=config.step_ms / 1000 or STEP_TARGET_S,
-    )
-
-
-def _calibrated(config: SimulateConfig, calibration: Calibration, role: Role) -> SimulatedDevice:
-    worker = calibration.of(role)
-    return SimulatedDevice(
-        name=calibration.device,
-        pause_s=calibration.pause_ms / 1000,
-        seconds=worker.costs.seconds,
-        costs=worker.costs,
-        token_bytes=worker.token_bytes,
-        blocks=max(2, (config.kv_tokens or worker.kv_tokens) // config.block_tokens),
-        block_tokens=config.block_tokens,
-        step_tokens=config.step_tokens or worker.costs.most_tokens or STEP_TOKENS,
-        step_target_s=config.step_ms / 1000 or worker.costs.target or STEP_TARGET_S,
-    )

@@ -10,11 +10,11 @@ Several GPUs count as one with n times the memory and the rates. A step then has
 have them: 2 (n - 1) / n times a row's 2 h bytes over the link's rate for each row, and a latency for each sum.
 """
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pricing.gpu_rates import GpuRates
-from pricing.gpu_step_time import ModelShape, floor_seconds, step_seconds
-from pricing.steps import StepWork
+from pricing.gpu_step_time import ModelShape, expected_costs, floor_seconds, step_seconds
+from pricing.steps import StepCosts, StepWork
 
 MAX_GPUS = 64
 STEP_BYTES = 2 << 30
@@ -68,6 +68,17 @@ class Capacity(Struct, frozen=True):
         """Predicts the seconds of a step, its sums over the GPUs included."""
         rows = work.prompt_tokens + work.sequences + work.rows
         return step_seconds(self.model, work, self.rates) + self.sums.step + self.sums.row * rows
+
+    def costs(self) -> StepCosts:
+        """Returns the step costs of a copy that has not run yet, its sums over the GPUs included."""
+        alone, sums = expected_costs(self.model, self.rates), self.sums
+        return structs.replace(
+            alone,
+            step=alone.step + sums.step,
+            prompt_token=alone.prompt_token + sums.row,
+            sequence=alone.sequence + sums.row,
+            row=alone.row + sums.row,
+        )
 
     def decode(self, batch: int, length: int) -> "DecodeEstimate":
         """Estimates a decode step of `batch` sequences of `length` tokens each."""

@@ -1,19 +1,25 @@
 """Describes what is simulated: workers of one kind of device, their memory and steps, and the links between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
 from contracts.kv.spec import KVGroup, KVSpec
+from contracts.slo import NO_OBJECTIVE, Objective
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
 from infra.config.gateway import GatewayConfig
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
+from pricing.rates import StartRates
 from pricing.steps import StepCosts, StepWork
+from simulation.adapters import SimulatedAdapters
+from simulation.drafts import SimulatedDrafts
+from simulation.senders import KeyTraffic
 
 KV_SLICES = 4
 """Layers of a simulated pool: a prompt's KV leaves in as many slices, not in one for each layer of the model."""
 BLOCK_TOKENS = 16
+MIN_BLOCKS = 2
 FRONT_S = 0.0005
 STEP_TARGET_S = 0.05
 """Seconds that a step with decodes should take: the default of a worker's `step_ms`."""
@@ -23,7 +29,9 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
     """A worker's device: how long a step takes, how many KV blocks there are, and the limits of its scheduler.
 
     `costs` is what the worker believes before its first step; it then learns from its steps, as a real worker does.
-    `pause_s`: seconds from a step to the next, which no worker measures.
+    `pause_s`: seconds from a step to the next, which no worker measures. `host_blocks`: blocks that its host's memory
+    holds beside the pool, over a link with `host_bytes_per_s`. `drafts`: of a worker that decodes. `shorter_share`: of
+    a step that a long prompt leaves to shorter prompts.
     """
 
     name: str
@@ -37,10 +45,24 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
     max_sequences: int = 256
     pause_s: float = 0.0
     max_model_len: int = 1 << 17
+    host_blocks: int = 0
+    host_bytes_per_s: float = 0.0
+    drafts: SimulatedDrafts | None = None
+    adapters: SimulatedAdapters = SimulatedAdapters()
+    shorter_share: float = SHORTER_PROMPTS_SHARE
+
+    def with_pool(self, tokens: int, block_tokens: int) -> "SimulatedDevice":
+        """Returns it with a pool for this many tokens, of two blocks at least."""
+        return structs.replace(self, blocks=max(MIN_BLOCKS, tokens // block_tokens), block_tokens=block_tokens)
+
+    @property
+    def start_rates(self) -> StartRates:
+        """Rates by which a worker weighs the host's blocks against their computation."""
+        return StartRates(1 / self.costs.prompt_token if self.costs.known else 0.0, self.host_bytes_per_s)
 
     def seed(self) -> StepCosts:
         """Returns the costs with the bounds of the scheduler's steps, as a worker tells them."""
-        bounds = {"most_tokens": self.step_tokens, "shorter": SHORTER_PROMPTS_SHARE, "target": self.step_target_s}
+        bounds = {"most_tokens": self.step_tokens, "shorter": self.shorter_share, "target": self.step_target_s}
         return structs.replace(self.costs, **bounds)
 
     def spec(self) -> KVSpec:
@@ -60,7 +82,9 @@ class SimulatedDeployment(Struct, frozen=True, kw_only=True):
 
     `device` is every worker's; `prefill_device`, if there is one, that of prefill workers.
     `front_s`: seconds that a message takes between gateway and worker, and a job on its stream. `repeats`: decode steps
-    that are one event at most, while no sequence ends and nothing comes; 1: each step is an event.
+    that are one event at most, while no sequence ends and nothing comes; 1: each step is an event. `keys`: with which
+    requests come; without any they have no tenant. `objective`: of requests whose key has none. Requests use the
+    adapters of `device`.
     """
 
     prefill: int
@@ -72,6 +96,8 @@ class SimulatedDeployment(Struct, frozen=True, kw_only=True):
     gateway: GatewayConfig = GatewayConfig(model="simulated")
     front_s: float = FRONT_S
     repeats: int = 1
+    keys: Sequence[KeyTraffic] = ()
+    objective: Objective = NO_OBJECTIVE
 
     def device_of(self, role: Role) -> SimulatedDevice:
         return self.prefill_device or self.device if role == "prefill" else self.device

@@ -11,7 +11,7 @@ from contracts.ids import AttemptKey, SampleKey, Ticket
 from contracts.messages.gateway import REASON_NO_ROOM, Emitted, Failed
 from contracts.messages.job import AnyJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
-from contracts.slo import Objective, Timings
+from contracts.slo import Timings
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import RetryBudget
@@ -28,6 +28,8 @@ from infra.config.gateway import GatewayConfig
 from pricing.route import Choice
 from pricing.standing import Standing
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
+from simulation.rate_limits import SimulatedLimits
+from simulation.senders import Sender, Senders
 from simulation.timeline import Timeline
 from simulation.token_ids import token_ids
 from worker.events import AttemptFailure
@@ -38,9 +40,10 @@ from workloads.request import NextTurn, TimedRequest
 class SimulatedRequest:
     """A request in progress, as its client sees it."""
 
-    def __init__(self, timed: TimedRequest, request: Request, visit: Visit) -> None:
+    def __init__(self, timed: TimedRequest, sender: Sender, request: Request, visit: Visit) -> None:
         self.due_s = timed.due_s
         self.then = timed.request.then
+        self.sender = sender
         self.request = request
         self.visit = visit
         self.sample = request.samples[0]
@@ -59,7 +62,7 @@ class SimulatedGateway:
         config: GatewayConfig,
         peers: SimulatedPeers,
         front_s: float,
-        objective: Objective,
+        senders: Senders,
         cancel: Callable[[str, AttemptKey], None],
     ) -> None:
         """`front_s`: seconds of a message to a worker. `cancel` ends an attempt on a worker."""
@@ -67,7 +70,8 @@ class SimulatedGateway:
         self._timeout = config.request_timeout
         self._workers = peers.directory
         self._front_s = front_s
-        self._objective = objective
+        self._senders = senders
+        self._limits = SimulatedLimits(timeline.clock)
         self._cancel = cancel
         self._metrics = Metrics("simulated", self._workers)
         self._entrance = Entrance(config, timeline.clock)
@@ -95,22 +99,38 @@ class SimulatedGateway:
 
     # a request's beginning ------------------------------------------------------------------------------------------
 
-    def arrives(self, timed: TimedRequest) -> None:
+    def arrives(self, timed: TimedRequest, sender: Sender | None = None) -> None:
+        """Takes a new request; `sender`: that of a conversation's earlier turns."""
         now, planned = self._timeline.now, timed.request
+        sender = sender or self._senders.draw()
+        caller, tenant = sender.caller, sender.caller.tenant
         ids = token_ids(planned.spans)
-        prompt = Prompt(ids, len(ids))
+        prompt = Prompt(
+            ids,
+            len(ids),
+            salt=tenant,
+            priority=caller.allowed(None),
+            adapter=sender.adapter,
+            tenant=tenant,
+            weight=caller.weight,
+        )
         admitted = AdmittedPrompt(
             prompt,
             Sampling(0),
             Limits(planned.output_tokens),
             keys=prompt_keys(prompt, self._workers.block_sizes()),
-            objective=self._objective,
-            promise=self._objective,
+            objective=caller.objective,
+            promise=caller.promise,
         )
         sample = Sample(SampleKey(f"r{next(self._names)}", 0), admitted, now + self._timeout)
         request = Request([Stream(sample, self._pieces.stream(), now, False, self._metrics)])
-        here = SimulatedRequest(timed, request, Visit(self._entrance, request))
+        here = SimulatedRequest(timed, sender, request, Visit(self._entrance, request))
         self._open[request.id] = here
+        try:
+            self._limits.admit(caller, request.id, len(ids) + planned.output_tokens)
+        except APIError as error:
+            self._end(here, State.FAILED, error.code or "refused")
+            return
         self._timeline.at(sample.deadline, partial(self._times_out, here))
         self._try(here)
 
@@ -252,6 +272,7 @@ class SimulatedGateway:
         del self._open[here.request.id]
         self._load.ends(sample)
         self._entrance.leaves(here.request.id)
+        self._limits.settle(here.sender.caller, here.request.id, here.request.used)
         timings = None
         if state is State.FINISHED:
             timings = Timings(1000 * (here.first_s - here.due_s), 1000 * (now - here.due_s), len(sample.tokens))
@@ -265,16 +286,17 @@ class SimulatedGateway:
                 prompt_tokens=len(sample.prompt.token_ids),
                 cached_tokens=sample.stages.cached_tokens,
                 error="" if timings is not None else reason,
+                sender=here.sender.key_name,
             )
         )
         if timings is not None and here.then is not None:
             self._pauses += 1
-            self._timeline.after(here.then.pause_s, partial(self._goes_on, here.then))
+            self._timeline.after(here.then.pause_s, partial(self._goes_on, here.then, here.sender))
         self._wake_head()
 
-    def _goes_on(self, turn: NextTurn) -> None:
+    def _goes_on(self, turn: NextTurn, sender: Sender) -> None:
         self._pauses -= 1
-        self.arrives(TimedRequest(self._timeline.now, turn.request))
+        self.arrives(TimedRequest(self._timeline.now, turn.request), sender)
 
     def _wake_head(self) -> None:
         """Checks the head of the gate's line now, since there may be room for it."""

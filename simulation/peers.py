@@ -85,5 +85,6 @@ class SimulatedPeers:
             draining=worker.status.draining,
             memory=Memory(token_bytes=spec.token_bytes()),
             links=links,
+            adapters=device.adapters.held(),
             place=HostLocation(worker.epoch, worker.epoch),
         )

@@ -18,16 +18,30 @@ from simulation.deployment import SimulatedDevice
 
 
 class RepeatedSteps:
-    """A plan that is carried out `count` times, from `began` on, each with a token more of every sequence."""
+    """A plan that is carried out `count` times, from `began` on, each with a token more of every sequence.
 
-    def __init__(self, plan: StepPlan, work: StepWork, count: int, began: float, device: SimulatedDevice) -> None:
+    `beside_s`: seconds of each step for adapters; `proposing_s`: those of the engine's draft tokens behind it.
+    """
+
+    def __init__(
+        self,
+        plan: StepPlan,
+        work: StepWork,
+        count: int,
+        began: float,
+        device: SimulatedDevice,
+        beside_s: float = 0.0,
+        proposing_s: float = 0.0,
+    ) -> None:
         self.plan = plan
         self.count = count
         self.began = began
-        first = structs.replace(work, rows=0)  # tokens of earlier steps, which the plan computes together
-        last = structs.replace(first, context=first.context + first.sequences * (count - 1))
-        seconds = device.seconds(first) if count == 1 else (device.seconds(first) + device.seconds(last)) / 2
-        self.each_s = seconds + device.pause_s
+        self.proposing_s = proposing_s
+        seconds = device.seconds(work)
+        if count > 1:
+            last = structs.replace(work, context=work.context + work.sequences * (count - 1))
+            seconds = (seconds + device.seconds(last)) / 2
+        self.each_s = seconds + beside_s + proposing_s + device.pause_s
         self._pause_s = device.pause_s
 
     @property

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted
-from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.workers.liveness import RECONNECT_WITHIN_S
 from infra.redis.records import Role
 from kvtransfer.events import CancelAttempt
@@ -16,6 +15,7 @@ from simulation.deployment import SimulatedDeployment
 from simulation.fleet import SimulatedFleet
 from simulation.gateway import SimulatedGateway
 from simulation.scaling import FleetScaling, SimulatedScaling
+from simulation.senders import Senders
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
 from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
@@ -36,12 +36,13 @@ class SimulatedDeath(Struct, frozen=True):
 class DeploymentSimulation:
     """A deployment in simulated time."""
 
-    def __init__(self, deployment: SimulatedDeployment, objective: Objective = NO_OBJECTIVE) -> None:
+    def __init__(self, deployment: SimulatedDeployment) -> None:
         self.timeline = Timeline()
         self.fleet = SimulatedFleet(self.timeline, deployment, self)
         self._deployment = deployment
+        senders = Senders(deployment.keys, deployment.device.adapters.names, deployment.objective)
         self.gateway = SimulatedGateway(
-            self.timeline, deployment.gateway, self.fleet.peers, deployment.front_s, objective, self._cancel
+            self.timeline, deployment.gateway, self.fleet.peers, deployment.front_s, senders, self._cancel
         )
         self._coming = 0
         self.scaling: FleetScaling | None = None

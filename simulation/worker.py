@@ -1,18 +1,24 @@
 """A simulated worker: the real scheduler, block manager and role's policy, with steps that last what a device says."""
 
+from collections.abc import Sequence
 from functools import partial
 from math import ceil
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import AnyJob
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
-from engine.plan import StepPlan, StepResult
+from engine.plan import BlockMove, StepPlan
 from engine.schedule.admission import GROWTH_SHARE
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.records import Role
+from pricing.fit import StepFit
+from pricing.rates import MOVE_SECONDS, worth_bringing_back
 from simulation.deployment import SimulatedDevice
+from simulation.drafts import DrawnResults
 from simulation.repeated_steps import RepeatedChunking, RepeatedFit, RepeatedSteps, Repeats
 from simulation.timeline import SimulatedClock, Timeline
 from worker.engine_rounds import EngineRounds
@@ -25,14 +31,6 @@ from worker.roles.prefill import PrefillPolicy
 WAITING_SHARE = 0.5
 """Share of a prefill worker's pool that may wait for one decode worker: the default of `TransferConfig`."""
 VOCABULARY = 1 << 31
-DRAWN_TOKEN = 1
-
-
-class ModelAlone:
-    """The adapters of a simulated worker: the model alone."""
-
-    def has(self, digest: str) -> bool:
-        return not digest
 
 
 class WorkerSurroundings(Protocol):
@@ -65,12 +63,25 @@ class SimulatedWorker:
         self.step_seconds = 0.0
         """Sum over all steps: how long the device was busy."""
         self._timeline = timeline
-        self._most_repeats = most_repeats
+        drafts = device.drafts if role == "decode" else None
+        self._drafts = drafts
+        self._most_repeats = 1 if drafts is not None else most_repeats  # a step with drafts is like no other
+        self._results = DrawnResults(drafts, epoch)
         self._step: RepeatedSteps | None = None  # that runs
         repeats = self._repeats = Repeats(device.pause_s)
         rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
         self._chunking = RepeatedChunking(repeats, device.step_target_s, rate)
-        self.blocks = BlockManager(self.spec, [device.blocks + 1], ahead=device.step_tokens, changes=KeyChanges())
+        self._block_bytes = self.spec.groups[0].layers_bytes()
+        worth = partial(
+            worth_bringing_back,
+            block_bytes=self._block_bytes,
+            block_tokens=device.block_tokens,
+            rates=device.start_rates,
+        )
+        counts, changes = [device.blocks + 1], KeyChanges()
+        self.blocks = BlockManager(self.spec, counts, device.host_blocks, worth, device.step_tokens, changes)
+        self._moved_at = 0.0  # s, when all blocks so far have moved to or from the host's memory
+        fit = RepeatedFit(repeats, device.seed()) if self._most_repeats > 1 else StepFit(device.seed())
         self.scheduler = Scheduler(
             self.blocks,
             SchedulerLimits(
@@ -78,14 +89,16 @@ class SimulatedWorker:
                 max_sequences=device.max_sequences,
                 max_model_len=device.max_model_len,
                 growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in self.blocks.groups],
+                shorter=device.shorter_share,
             ),
             chunking=self._chunking,
-            fit=RepeatedFit(repeats, device.seed()),
+            fit=fit,
+            speculation=drafts.speculation(self.blocks, fit) if drafts is not None else None,
         )
         post = partial(around.posted, self)
         clock = SimulatedClock(timeline)
         parts = PolicyParts(
-            clock, post, ModelAlone(), WAITING_SHARE, self.spec, VOCABULARY, self.scheduler, self.blocks
+            clock, post, device.adapters, WAITING_SHARE, self.spec, VOCABULARY, self.scheduler, self.blocks
         )
         self._prefill = PrefillPolicy(parts) if role == "prefill" else None
         self.policy: PrefillPolicy | DecodePolicy = self._prefill or DecodePolicy(parts)
@@ -127,7 +140,9 @@ class SimulatedWorker:
             self.policy.receive(event, now)
             if isinstance(event, AnyJob):
                 self._received = self._received.and_prompt(len(event.prompt.token_ids))
-        plan, _ = self._rounds.plan(now)  # moving blocks takes no time
+        plan, moves = self._rounds.plan(now)
+        if moves and self.device.host_blocks:
+            self._move(moves, now)
         self._rounds.admit(now)
         self._show()
         if plan is not None:
@@ -135,19 +150,31 @@ class SimulatedWorker:
         elif (due := self.scheduler.next_deadline) < float("inf"):
             self._timeline.at(due, self._wake)
 
+    def _move(self, moves: Sequence[BlockMove], now: float) -> None:
+        """Blocks go to the host's memory and come back one after the other; copies within the pool take no time."""
+        blocks = sum([move.kind != "copy" for move in moves])
+        if blocks:
+            seconds = MOVE_SECONDS + blocks * self._block_bytes / self.device.host_bytes_per_s
+            self._moved_at = max(now, self._moved_at) + seconds
+
     def _begin(self, plan: StepPlan, now: float) -> None:
+        now = max(now, self._moved_at)
         work = self.scheduler.launched_work
+        if self._most_repeats > 1 and work.rows:
+            work = structs.replace(work, rows=0)  # tokens of earlier steps, which the plan computes together
         count = 1
+        beside_s = self.device.adapters.step_seconds(plan)
+        proposing_s = self._drafts.proposing_s(plan) if self._drafts is not None else 0.0
         if self._most_repeats > 1 and not work.prompt_tokens:
             budget = self._chunking.budget(self.device.step_tokens - work.sequences)
             most = min(self._most_repeats, 1 + budget // work.sequences)
             count = self.scheduler.steps_to_next_end(most)
-        step = self._step = RepeatedSteps(plan, work, count, now, self.device)
+        step = self._step = RepeatedSteps(plan, work, count, now, self.device, beside_s, proposing_s)
         if self._prefill is not None:
             layers = self.spec.groups[0].layers
             for layer in layers[:-1]:
                 written = partial(self._written, self._prefill, plan, layer)
-                self._timeline.after(step.each_s * (layer + 1) / len(layers), written)
+                self._timeline.at(now + step.each_s * (layer + 1) / len(layers), written)
         self._timeline.at(step.ends, partial(self._collect, step))
 
     def _written(self, policy: PrefillPolicy, plan: StepPlan, layer: int) -> None:
@@ -162,10 +189,8 @@ class SimulatedWorker:
         plan = step.plan
         if self._prefill is not None:
             self._prefill.layer_written(plan, 0, self.spec.groups[0].layers[-1])
-        drawn = [DRAWN_TOKEN] * step.count
-        tokens = [drawn * len(work.samples) if work.sampling is not None else [] for work in plan.works]
         self._repeats.count = step.count
-        self._rounds.collected(StepResult(plan.step, tokens), self._timeline.now)
+        self._rounds.collected(self._results.of(plan, step.count, step.proposing_s), self._timeline.now)
         if self.device.pause_s:
             self._round_is_due = True
             self._timeline.after(self.device.pause_s, self._round)

@@ -18,3 +18,5 @@ class RequestOutcome(Struct, frozen=True):
     cached_tokens: int = 0
     """Prompt tokens that the server found computed, as far as it tells."""
     error: str = ""
+    sender: str = ""
+    """The name of the API key, where a load has several."""

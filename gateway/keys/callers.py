@@ -46,7 +46,7 @@ class Callers:
             raise APIError(401, "this API key is not valid here, or is not any more", code="invalid_api_key")
         if path in OPERATOR_PATHS and not record.operator:
             raise APIError(403, f"{path} needs an operator's API key", code="operator_key_required")
-        return _caller(record)
+        return caller_of(record)
 
 
 def offered(headers: Mapping[str, str]) -> str:
@@ -79,7 +79,8 @@ def _milliseconds(headers: Mapping[str, str], name: str, least: float | None) ->
     return value
 
 
-def _caller(record: KeyRecord) -> Caller:
+def caller_of(record: KeyRecord) -> Caller:
+    """Returns the caller that a valid key stands for."""
     return Caller(
         key=record.id,
         tenant=record.owner,

@@ -8,7 +8,8 @@ asking Redis, so that a flood costs neither Redis nor the callers within their l
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -16,7 +17,7 @@ from contracts.errors import StoreUnavailable
 from gateway.errors import APIError, unavailable
 from gateway.keys.caller import Caller, RateLimits
 from gateway.keys.remaining import LimitReached, Remaining
-from infra.redis.rates import LEASE_S, RateAmounts, RateCorrection, RateStore, tick_of
+from infra.redis.rates import LEASE_S, RateAmounts, RateCorrection, RateUsage, tick_of
 from infra.redis.store import Outage
 
 REFUSAL_STANDS_S = 0.1  # validity of a refusal for later requests of the same key
@@ -42,10 +43,21 @@ class _Refusal(Struct, frozen=True):
     tokens: int  # a request of fewer tokens may be within the limit
 
 
+class RateCounts(Protocol):
+    """The counts of all keys; those in Redis raise `StoreUnavailable`."""
+
+    async def add(self, key: str, request: str, amounts: RateAmounts, now: float) -> RateUsage:
+        """Adds a request's use, and returns the key's use."""
+        ...
+
+    async def settle(self, changes: Iterable[RateCorrection], leases: Iterable[tuple[str, str]], now: float) -> None:
+        """Applies corrections, and renews leases, given as (key, request)."""
+
+
 class Limiter:
     """Counts the requests of callers with limits; other callers cost nothing here. `now` is the Redis server's time."""
 
-    def __init__(self, rates: RateStore, now: Callable[[], float]) -> None:
+    def __init__(self, rates: RateCounts, now: Callable[[], float]) -> None:
         self._rates = rates
         self._now = now
         self._open: dict[str, _Open] = {}  # by the id of the request

@@ -5,22 +5,19 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from contracts.slo import SLO
-from pricing.capacity import Capacity
-from pricing.gpu_step_time import expected_costs
 from pricing.planning.candidates import PlannedDeployment
 from pricing.planning.load import PlannedLoad
 from pricing.planning.roles import MAX_BATCH, RoleEstimate
 from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice
+from simulation.roofline import roofline_device
 from simulation.simulation import DeploymentSimulation
 from workloads.report import Report, make_report
 from workloads.request import TimedRequest
 
-STEP_TOKENS = 8192
 STEP_SHARE = 0.5
 """Share of the limit on TPOT that a step with decodes may take: --step-ms."""
 REPEATED_STEPS = 16
 ROUND_TRIP_S = 0.0001
-MIN_BLOCKS = 2
 
 
 class SimulatedPlan(Struct, frozen=True):
@@ -60,21 +57,8 @@ def simulate_plan(deployment: PlannedDeployment, load: PlannedLoad, requests: Se
 
 
 def _device(role: RoleEstimate, load: PlannedLoad) -> SimulatedDevice:
-    copy: Capacity = role.copy.capacity
-    target_s = STEP_SHARE * load.tpot_s
-    costs = expected_costs(copy.model, copy.rates)
-    device = SimulatedDevice(
-        name=role.copy.name,
-        seconds=copy.seconds,
-        costs=structs.replace(costs, most_tokens=STEP_TOKENS, target=target_s),
-        token_bytes=round(copy.model.token_bytes),
-        blocks=0,
-        step_tokens=STEP_TOKENS,
-        step_target_s=target_s,
-        max_sequences=MAX_BATCH,
-    )
-    blocks = max(MIN_BLOCKS, copy.pool_tokens // device.block_tokens)
-    return structs.replace(device, blocks=blocks)
+    device = roofline_device(role.copy.name, role.copy.capacity)
+    return structs.replace(device, step_target_s=STEP_SHARE * load.tpot_s, max_sequences=MAX_BATCH)
 
 
 def _link(role: RoleEstimate) -> float:

@@ -1,0 +1,196 @@
+"""Makes simulated workers of options: on GPUs by their data sheets, or as `bench --calibrate` has measured them."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct, structs
+
+from checkpoints.config_size import adapter_values, weight_counts
+from checkpoints.model_location import locate
+from checkpoints.model_size import ModelSize, model_size
+from checkpoints.weight_sizes import text_config
+from contracts.errors import ConfigError
+from contracts.kinds import KVDtype, Quantization
+from infra.redis.records import Role
+from infra.sizes import format_bytes
+from launcher.bench.calibration import Calibration
+from launcher.plan import model_shape
+from launcher.planning.copies import capacity_of
+from launcher.rank_width import least_width
+from launcher.simulating.features import FeatureOptions
+from pricing.adapters import ADAPTER_VALUE_BYTES, adapter_seconds
+from pricing.capacity import Capacity
+from pricing.gpu_step_time import ModelShape
+from pricing.planning.devices import DEVICES
+from pricing.steps import StepWork
+from simulation.adapters import SimulatedAdapters
+from simulation.deployment import STEP_TARGET_S, SimulatedDevice
+from simulation.drafts import SimulatedDrafts
+from simulation.roofline import STEP_TOKENS, roofline_device
+
+
+class DeviceOptions(Struct, frozen=True, kw_only=True):
+    """What all workers of a simulated deployment share; 0: the default."""
+
+    model: str
+    quantization: Quantization
+    kv_dtype: KVDtype
+    factor: float
+    kv_tokens: int
+    block_tokens: int
+    step_tokens: int
+    step_s: float
+    features: FeatureOptions
+
+
+class SimulatedModel(NamedTuple):
+    """A model's figures, by its config alone."""
+
+    size: ModelSize
+    shape: ModelShape
+    head_weights: float  # from hidden state to logits
+    adapter_values: float  # of an adapter of rank 1; 0: not known
+
+
+def read_model(model: str, option: str, quantization: Quantization, kv_dtype: KVDtype) -> SimulatedModel:
+    """Raises `ConfigError` for a model without a config."""
+    directory = locate(model, patterns=("*.json",), weights=False)
+    if not (Path(directory) / "config.json").is_file():
+        raise ConfigError(option, model, "has no config.json, which says how large the model is")
+    size, config = model_size(directory, "auto", quantization), text_config(directory)
+    shape = model_shape(size, quantization, kv_dtype)
+    return SimulatedModel(size, shape, weight_counts(config).table, adapter_values(config))
+
+
+class RooflineWorkers:
+    """Workers of one model on GPUs by their data sheets."""
+
+    def __init__(self, options: DeviceOptions) -> None:
+        """Raises `ConfigError` for a model or a draft model that cannot be read."""
+        self._options = options
+        self._features = options.features
+        self._model = read_model(options.model, "--model", options.quantization, options.kv_dtype)
+        self._draft = self._draft_shape()
+        self._ranks = self._features.adapter_ranks()
+        if self._ranks and not self._model.adapter_values:
+            raise ConfigError(
+                "--lora", self._features.lora[0], "adapters of a model with experts or MLA are not priced"
+            )
+
+    def device(self, role: Role, gpu: str) -> SimulatedDevice:
+        """Raises `ConfigError` for a width that does not divide the model, and if no KV fits beside the weights."""
+        options, features, rates = self._options, self._features, DEVICES[gpu].rates
+        copy = capacity_of(DEVICES[gpu], self._model.size, self._model.shape, self._width(role, gpu))
+        tokens = options.kv_tokens or self._pool(copy, role).pool_tokens
+        if tokens < 2 * options.block_tokens:
+            raise ConfigError(
+                "--gpu", gpu, f"{options.model} leaves it no room for KV; --tensor-parallel 0 finds a width"
+            )
+        device = roofline_device(
+            gpu, copy, factor=options.factor, step_tokens=options.step_tokens or STEP_TOKENS
+        ).with_pool(tokens, options.block_tokens)
+        values = self._model.adapter_values * max(self._ranks.values(), default=0)
+
+        def adapted(rows: int, adapters: int) -> float:
+            return options.factor * adapter_seconds(values, rows, adapters, rates.together(copy.gpus))
+
+        device = structs.replace(
+            device,
+            step_target_s=options.step_s or STEP_TARGET_S,
+            drafts=self._drafts(copy) if role == "decode" else None,
+            adapters=SimulatedAdapters(tuple(self._ranks), adapted),
+        )
+        return _with_host_tier(device, features, DEVICES[gpu].links.host * copy.gpus)
+
+    def _width(self, role: Role, gpu: str) -> int:
+        features, size, most = self._features, self._model.size, DEVICES[gpu].links.host_devices
+        width = (features.prefill_tp if role == "prefill" else features.decode_tp) or features.tensor_parallel
+        if not width:
+            return least_width(size, DEVICES[gpu].rates, size.max_tokens, most)
+        if not size.attention.divides_among(width):
+            raise ConfigError(
+                "--tensor-parallel", width, f"does not divide the {size.heads} heads of {self._options.model}"
+            )
+        return width
+
+    def _draft_shape(self) -> ModelShape | None:
+        """Returns the model of which each pass makes a draft token: another one, or a layer and the head of EAGLE."""
+        kind, model, options = self._features.speculation, self._model, self._options
+        if kind == "draft":
+            draft = self._features.draft_model
+            return read_model(draft, "--draft-model", options.quantization, options.kv_dtype).shape
+        if kind != "eagle":
+            return None
+        layers, shape = max(1, model.size.attention.layers), model.shape
+        weights = (shape.parameters - model.head_weights) / layers + model.head_weights
+        return structs.replace(
+            shape,
+            parameters=weights,
+            weights_bytes=shape.weights_bytes * weights / shape.parameters,
+            token_bytes=shape.token_bytes / layers,
+            pair_width=shape.pair_width / layers,
+        )
+
+    def _drafts(self, copy: Capacity) -> SimulatedDrafts | None:
+        features, draft = self._features, self._draft
+        if features.speculation == "none":
+            return None
+        pass_seconds = None
+        if draft is not None:
+            # A draft model is rank 0's alone; EAGLE's layer is divided as the model is.
+            whole = features.speculation == "draft"
+            of_draft = Capacity(draft, copy.gpu, copy.usable_share, 1 if whole else copy.gpus)
+
+            def pass_seconds(work: StepWork) -> float:
+                return self._options.factor * of_draft.seconds(work)
+
+        return SimulatedDrafts(
+            most=features.draft_tokens,
+            acceptance=features.acceptance_rate,
+            pass_seconds=pass_seconds,
+            stores=features.speculation == "eagle",
+        )
+
+    def _pool(self, copy: Capacity, role: Role) -> Capacity:
+        """Returns the copy with what takes memory beside its weights: drafts' weights and KV, and adapters."""
+        shape, draft = copy.model, self._draft if role == "decode" else None
+        kept = self._features.max_loras * self._model.adapter_values * max(self._ranks.values(), default=0)
+        weights = shape.weights_bytes + kept * ADAPTER_VALUE_BYTES
+        token = shape.token_bytes
+        if draft is not None:
+            weights += draft.weights_bytes
+            token += draft.token_bytes
+        return structs.replace(copy, model=structs.replace(shape, weights_bytes=weights, token_bytes=token))
+
+
+def calibrated_device(options: DeviceOptions, calibration: Calibration, role: Role) -> SimulatedDevice:
+    """Returns a worker with the costs that workers of this role have measured."""
+    worker, features = calibration.of(role), options.features
+    device = SimulatedDevice(
+        name=calibration.device,
+        pause_s=calibration.pause_ms / 1000,
+        seconds=worker.costs.seconds,
+        costs=worker.costs,
+        token_bytes=worker.token_bytes,
+        blocks=0,
+        step_tokens=options.step_tokens or worker.costs.most_tokens or STEP_TOKENS,
+        step_target_s=options.step_s or worker.costs.target or STEP_TARGET_S,
+    ).with_pool(options.kv_tokens or worker.kv_tokens, options.block_tokens)
+    drafts = None
+    if role == "decode" and features.speculation == "ngram":
+        drafts = SimulatedDrafts(most=features.draft_tokens, acceptance=features.acceptance_rate)
+    return _with_host_tier(structs.replace(device, drafts=drafts), features, 0.0)
+
+
+def _with_host_tier(device: SimulatedDevice, features: FeatureOptions, link: float) -> SimulatedDevice:
+    """Returns it with blocks in host memory; `link`: bytes per second to it by the data sheet.
+
+    Raises `ConfigError` for memory that holds no block.
+    """
+    memory, block_bytes = features.host_kv_memory, device.token_bytes * device.block_tokens
+    if not memory:
+        return device
+    if memory < block_bytes:
+        raise ConfigError("--host-kv-memory", format_bytes(memory), f"a KV block takes {format_bytes(block_bytes)}")
+    rate = features.host_gb_per_s * 1e9 or link
+    return structs.replace(device, host_blocks=memory // block_bytes, host_bytes_per_s=rate)

@@ -1,0 +1,37 @@
+"""Adapters of simulated workers: which there are, and what a step that uses them takes beside its work."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from contracts.adapters import HeldAdapter
+from engine.plan import StepPlan
+
+
+def _no_seconds(rows: int, adapters: int) -> float:
+    return 0.0
+
+
+class SimulatedAdapters(Struct, frozen=True):
+    """Adapters that a worker has loaded; the name of each is its digest.
+
+    `seconds` of a step: by its rows that use adapters, and the number of these adapters.
+    """
+
+    names: tuple[str, ...] = ()
+    seconds: Callable[[int, int], float] = _no_seconds
+
+    def has(self, digest: str) -> bool:
+        return not digest or digest in self.names
+
+    def held(self) -> tuple[HeldAdapter, ...]:
+        return tuple(HeldAdapter(name, name, name, fixed=True) for name in self.names)
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Returns the seconds that a step takes for its adapters."""
+        if not self.names:
+            return 0.0
+        adapted = [work for work in plan.works if work.adapter]
+        if not adapted:
+            return 0.0
+        return self.seconds(sum([len(work.token_ids) for work in adapted]), len({work.adapter for work in adapted}))

@@ -1,0 +1,89 @@
+"""Draft tokens in simulated time: the real planning and controller, with an acceptance that is drawn by a rate."""
+
+import random
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from engine.blocks.manager import BlockManager
+from engine.plan import Proposal, StepPlan, StepResult, Work
+from engine.schedule.speculation import Speculation
+from engine.speculation.control.controller import DraftController
+from engine.speculation.proposers.proposer import DraftedSequence, EngineProposer, Proposer
+from pricing.fit import StepFit
+from pricing.steps import StepWork
+
+DRAWN_TOKEN = 1
+"""The id of every token that a simulated worker draws, and of every draft token."""
+MATCHED_TOKENS = 1
+"""Evidence of draft tokens from texts: as if each continued a match of one token."""
+
+
+class SimulatedDrafts(Struct, frozen=True, kw_only=True):
+    """Draft tokens of a decode worker's sequences.
+
+    `most`: of a sequence in a step; `acceptance`: the chance that a draft token is accepted if all before it were.
+    `pass_seconds`: of the engine's pass for a draft token of each of these decodes; None: drafts are found in texts,
+    in no time. `stores`: the passes store KV of draft tokens in the sequences' blocks.
+    """
+
+    most: int
+    acceptance: float
+    pass_seconds: Callable[[StepWork], float] | None = None
+    stores: bool = False
+
+    def speculation(self, blocks: BlockManager, fit: StepFit) -> Speculation:
+        proposer: Proposer = EngineProposer() if self.pass_seconds is not None else _TextProposer()
+        controller = DraftController(fit, self.most, proposer.in_engine)
+        return Speculation(blocks, proposer, self.most, controller, stores=self.stores)
+
+    def proposing_s(self, plan: StepPlan) -> float:
+        """Returns the seconds in which the engine drafts behind a step: one pass behind the other."""
+        asked = [work for work in plan.works if work.propose]
+        if self.pass_seconds is None or not asked:
+            return 0.0
+        context = sum([work.start + len(work.token_ids) for work in asked])
+        work = StepWork(sequences=len(asked), context=context)
+        return max([work.propose for work in asked]) * self.pass_seconds(work)
+
+
+class _TextProposer:
+    """Finds as many draft tokens as are wanted."""
+
+    in_engine = False
+
+    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
+        return Proposal([DRAWN_TOKEN] * most, MATCHED_TOKENS)
+
+    def ended(self, sequence: DraftedSequence) -> None:
+        """Does nothing."""
+
+
+class DrawnResults:
+    """Makes the results of steps. With drafts, how many of them are accepted is drawn, by a seed of its own."""
+
+    def __init__(self, drafts: SimulatedDrafts | None, seed: str) -> None:
+        self._drafts = drafts
+        self._chance = random.Random(seed)
+
+    def of(self, plan: StepPlan, count: int, proposing_s: float) -> StepResult:
+        """Returns the result of a step that stands for `count` steps, of which the engine drafted `proposing_s`."""
+        accepted = {index: self._accepted(work) for index, work in enumerate(plan.works) if work.proposed}
+        tokens = [
+            [DRAWN_TOKEN] * (len(accepted.get(index, ())) + count * len(work.samples))
+            if work.sampling is not None
+            else []
+            for index, work in enumerate(plan.works)
+        ]
+        proposed = {
+            index: Proposal([DRAWN_TOKEN] * work.propose) for index, work in enumerate(plan.works) if work.propose
+        }
+        return StepResult(plan.step, tokens, accepted=accepted, proposed=proposed, proposing=proposing_s)
+
+    def _accepted(self, work: Work) -> list[int]:
+        """Draws the indices of accepted draft tokens, which end before the first rejected one."""
+        assert self._drafts is not None
+        count = 0
+        while count < len(work.proposed) and self._chance.random() < self._drafts.acceptance:
+            count += 1
+        return list(range(count))
