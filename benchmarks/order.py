@@ -1,28 +1,31 @@
 """Compares orders in which a prefill worker computes prompts, on one trace: `python -m benchmarks.order [--load 0.9]`.
 
-Scheduler, queue and blocks are real; steps take the cost model's seconds, on a simulated clock. One prompt in ten is
-long. *First come* computes prompts in order of arrival, *shortest first* by length, *ours* by tenants, urgency and
-shares. The second table has one tenant that floods, and the TTFT of another tenant, over its TTFT without the flood.
+The worker is that of `simulation/`: scheduler, queue, blocks and role are real, and steps take the cost model's seconds
+on a simulated clock. One prompt in ten is long. *First come* computes prompts in order of arrival, *shortest first* by
+length, *ours* by tenants, urgency and shares. The second table has one tenant that floods, and the TTFT of another
+tenant, over its TTFT without the flood.
 """
 
 import argparse
 import random
 from collections.abc import Iterable
+from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from benchmarks.report import head, row
-from contracts.ids import AttemptKey
-from contracts.kv.spec import KVGroup, KVSpec
-from contracts.messages.job import Prompt
+from contracts.ids import Ticket
+from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.slo import percentile
-from engine.blocks.manager import BlockManager
-from engine.plan import StepPlan, StepResult
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
-from engine.schedule.scheduler import Scheduler, SchedulerLimits
-from engine.schedule.sequence import Sequence, SequenceState
 from pricing.steps import StepCosts, StepWork, pairs_of
+from simulation.deployment import SimulatedDevice
+from simulation.timeline import Timeline
+from simulation.worker import SimulatedWorker
+from worker.events import Emit
 
 WORKER_COSTS = StepCosts(step=0.004, prompt_token=1e-4, pair=1e-8)
 """A worker that computes some 9,000 tokens a second."""
@@ -31,7 +34,15 @@ SHORT_PROMPT_TOKENS, LONG_PROMPT_TOKENS = (32, 512), (4096, 16384)  # tokens, ev
 LONG_SHARE = 0.1
 TTFT_OBJECTIVE_S = 2.0  # s until the first token
 POLICIES = ("first come", "shortest first", "ours")
-SPEC = KVSpec((KVGroup("full", (0,), 16, 1),), "", "")
+WORKER = SimulatedDevice(
+    name="benchmark",
+    seconds=WORKER_COSTS.seconds,
+    costs=WORKER_COSTS,
+    token_bytes=64,
+    blocks=1 << 16,
+    step_tokens=STEP_TOKENS,
+    max_model_len=1 << 20,
+)
 
 
 class Arrival(NamedTuple):
@@ -57,52 +68,52 @@ def trace(draw: random.Random, seconds: float, rate: float, tenant: str) -> list
     return arrivals
 
 
+class _FirstTokens:
+    """Sends a worker its prompts when they come, and notes when each has its first token, which is its last."""
+
+    def __init__(self, arrivals: Iterable[Arrival], policy: str) -> None:
+        self.timeline = Timeline()
+        self.served: list[Served] = []
+        self._arrivals = list(arrivals)
+        self._policy = policy
+        shorter = SHORTER_PROMPTS_SHARE if policy == "ours" else 0.0
+        self._worker = SimulatedWorker(
+            self.timeline, "worker", "decode", structs.replace(WORKER, shorter_share=shorter), self
+        )
+        for number, arrival in enumerate(self._arrivals):
+            self.timeline.at(arrival.at, partial(self._sends, number))
+
+    def _sends(self, number: int) -> None:
+        arrival = self._arrivals[number]
+        tenant = arrival.tenant if self._policy == "ours" else ""
+        tokens = [1] * arrival.tokens
+        due = {"first come": inf, "shortest first": 1e9 + arrival.tokens, "ours": arrival.at + TTFT_OBJECTIVE_S}
+        job = DecodeJob(
+            request=str(number),
+            attempt=1,
+            sender="benchmark",
+            receiver="worker",
+            prompt=Prompt(tokens, len(tokens), salt=str(number), tenant=tenant),
+            sampling=Sampling(seed=0),
+            limits=Limits(max_tokens=1),
+            deadline=inf,
+            queued_at=arrival.at,
+            due=due[self._policy],
+        )
+        self._worker.take(job, Ticket(number, 0))
+
+    def posted(self, worker: SimulatedWorker, event: Any) -> None:
+        if isinstance(event, Emit):
+            for emitted in event.emitted:
+                arrival = self._arrivals[int(emitted.key.request)]
+                self.served.append(Served(arrival, self.timeline.now - arrival.at))
+
+
 def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
-    coming = sorted(arrivals, reverse=True)
-    scheduler = Scheduler(
-        BlockManager(SPEC, [1 << 16]),
-        SchedulerLimits(
-            max_batch_tokens=STEP_TOKENS,
-            max_sequences=256,
-            max_model_len=1 << 20,
-            shorter=SHORTER_PROMPTS_SHARE if policy == "ours" else 0.0,
-        ),
-    )
-    here: dict[Sequence, Arrival] = {}
-    served: list[Served] = []
-    now = 0.0
-    while coming or here:
-        while coming and coming[-1].at <= now:
-            arrival = coming.pop()
-            sequence = _sequence(arrival, len(served) + len(here), policy)
-            here[sequence] = arrival
-            scheduler.add(sequence)
-        plan = scheduler.plan(now)
-        scheduler.take_moves()
-        if plan is None:
-            now = coming[-1].at
-            continue
-        now += WORKER_COSTS.seconds(_work(plan))
-        result = StepResult(plan.step, [[1] if work.sampling is not None else [] for work in plan.works])
-        for progress in scheduler.apply(result, now):
-            arrival = here.pop(progress.sequence)
-            served.append(Served(arrival, now - arrival.at))
-            assert progress.sequence.state is SequenceState.PARKED
-            scheduler.release(progress.sequence)
-    return served
-
-
-def _sequence(arrival: Arrival, number: int, policy: str) -> Sequence:
-    tenant = arrival.tenant if policy == "ours" else ""
-    prompt = Prompt([1] * arrival.tokens, arrival.tokens, salt=str(number), tenant=tenant)
-    due = {"first come": inf, "shortest first": 1e9 + arrival.tokens, "ours": arrival.at + TTFT_OBJECTIVE_S}[policy]
-    key = AttemptKey(str(number), 0, 1)
-    return Sequence(key, "benchmark", prompt, inf, Sampling(seed=0), Limits(max_tokens=9), hand_off=True, due=due)
-
-
-def _work(plan: StepPlan) -> StepWork:
-    tokens = sum(len(work.token_ids) for work in plan.works)
-    return StepWork(tokens, sum(pairs_of(work.start, len(work.token_ids)) for work in plan.works))
+    """Simulates the worker until each prompt has its first token."""
+    simulation = _FirstTokens(arrivals, policy)
+    simulation.timeline.run(lambda: False)
+    return simulation.served
 
 
 def _row(name: str, served: list[Served]) -> str:

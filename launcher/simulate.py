@@ -181,7 +181,8 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
     workers = f"{config.prefill} prefill and {config.decode} decode" if config.prefill else f"{config.decode}"
     steps = f"costs of {config.costs}" if config.costs else f"{config.factor:g} x the roofline of {config.gpu}"
     pool = deployment.device.blocks * deployment.device.block_tokens
-    print(f"simulated: {workers} workers, {pool} tokens of KV each; a step lasts {steps}")
+    gpus = f", {width} GPUs each" if (width := deployment.device.gpus) > 1 else ""
+    print(f"simulated: {workers} workers{gpus}, {pool} tokens of KV each; a step lasts {steps}")
     if config.find_goodput or config.sweep:
         return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate), lambda: None)
     simulation = DeploymentSimulation(deployment)

@@ -35,6 +35,7 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    gpus: int = 1
     seconds: Callable[[StepWork], float]
     costs: StepCosts
     token_bytes: int

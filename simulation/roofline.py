@@ -18,6 +18,7 @@ def roofline_device(
 
     device = SimulatedDevice(
         name=name,
+        gpus=copy.gpus,
         seconds=seconds,
         costs=copy.costs(),
         token_bytes=round(copy.model.token_bytes),

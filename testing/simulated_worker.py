@@ -1,5 +1,6 @@
 """Answers as a decode worker does, over the real queue, sockets and ledger, with an engine that makes tokens up.
 
+A process in real time that measures gateways, and no part of `simulation/`: it has no blocks and costs, only a pace.
 `benchmarks.front` starts it as a file, with the modules of the checkout that is measured. Each sequence gets one token
 a step. On SIGTERM it writes when each token of each request was made.
 """
@@ -47,7 +48,7 @@ HEARTBEAT_S = 1.0
 JOB_WAIT_MS = 500
 
 
-class SimulatedWorker:
+class PacedWorker:
     """One life of a worker whose steps begin `phase` s after whole multiples of `pause` s."""
 
     def __init__(self, redis: str, secret: bytes, model: str, token: int, pause: float, phase: float) -> None:
@@ -176,7 +177,7 @@ class SimulatedWorker:
 
 async def serve(options: argparse.Namespace) -> None:
     secret = load_secret(str(options.secret_file))
-    worker = SimulatedWorker(options.redis, secret, options.model, options.token, options.pause, options.phase)
+    worker = PacedWorker(options.redis, secret, options.model, options.token, options.pause, options.phase)
     running = asyncio.ensure_future(worker.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     try:

@@ -23,7 +23,7 @@ from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation
 from workloads.report import make_report
 
-COLUMNS = "workers", "good requests", "worker-hours", "changes", "TTFT p90, s", "TPOT p90, ms"
+COLUMN_TITLES = "workers", "good requests", "worker-hours", "changes", "TTFT p90, s", "TPOT p90, ms"
 
 
 def measure(config: SimulateConfig, scaling: SimulatedScaling | None) -> list[str]:
@@ -77,7 +77,7 @@ def main() -> int:
                 start_seconds=given.start,
                 seed=given.seed,
             )
-            print(head(*COLUMNS), flush=True)
+            print(head(*COLUMN_TITLES), flush=True)
             print(row("policy", *measure(config, config.scaling())), flush=True)
             print(row("thresholds", *measure(config, thresholds(config))), flush=True)
             for pair in given.fixed.split(","):

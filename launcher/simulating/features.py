@@ -19,7 +19,7 @@ MAX_ADAPTER_RANK = 1024
 
 
 class FeatureOptions(Struct, frozen=True, kw_only=True):
-    """What a simulated deployment has beside its workers."""
+    """Features of a simulated deployment, in the words of `up`."""
 
     tensor_parallel: Annotated[
         int,
@@ -44,7 +44,7 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
     ] = 0.0
     speculation: Annotated[
         Speculation,
-        Meta(description="source of draft tokens of decode workers: none, ngram (costs nothing), draft or eagle"),
+        Meta(description="draft tokens of decode workers: none, ngram (from texts, at no cost), draft or eagle"),
     ] = "none"
     speculative_tokens: Annotated[
         int, Meta(ge=0, le=16, description="draft tokens per sequence and step, at most; 0: as up has it")
@@ -58,7 +58,7 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
             extra={"metavar": "SHARE"},
             ge=0,
             le=1,
-            description="chance that a draft token is accepted if all before it were; workers tell theirs in /stats",
+            description="chance that a draft token is accepted if all before it were",
         ),
     ] = 0.7
     lora: Annotated[
