@@ -29,7 +29,7 @@ from pricing.route import Choice
 from pricing.standing import Standing
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.rate_limits import SimulatedLimits
-from simulation.senders import Sender, Senders
+from simulation.senders import Senders, SimulatedSender
 from simulation.timeline import Timeline
 from simulation.token_ids import token_ids
 from worker.events import AttemptFailure
@@ -40,7 +40,7 @@ from workloads.request import NextTurn, TimedRequest
 class SimulatedRequest:
     """A request in progress, as its client sees it."""
 
-    def __init__(self, timed: TimedRequest, sender: Sender, request: Request, visit: Visit) -> None:
+    def __init__(self, timed: TimedRequest, sender: SimulatedSender, request: Request, visit: Visit) -> None:
         self.due_s = timed.due_s
         self.then = timed.request.then
         self.sender = sender
@@ -99,7 +99,7 @@ class SimulatedGateway:
 
     # a request's beginning ------------------------------------------------------------------------------------------
 
-    def arrives(self, timed: TimedRequest, sender: Sender | None = None) -> None:
+    def arrives(self, timed: TimedRequest, sender: SimulatedSender | None = None) -> None:
         """Takes a new request; `sender`: that of a conversation's earlier turns."""
         now, planned = self._timeline.now, timed.request
         sender = sender or self._senders.draw()
@@ -294,7 +294,7 @@ class SimulatedGateway:
             self._timeline.after(here.then.pause_s, partial(self._goes_on, here.then, here.sender))
         self._wake_head()
 
-    def _goes_on(self, turn: NextTurn, sender: Sender) -> None:
+    def _goes_on(self, turn: NextTurn, sender: SimulatedSender) -> None:
         self._pauses -= 1
         self.arrives(TimedRequest(self._timeline.now, turn.request), sender)
 

@@ -19,7 +19,7 @@ class KeyTraffic(Struct, frozen=True):
     share: float = 1.0
 
 
-class Sender(NamedTuple):
+class SimulatedSender(NamedTuple):
     """The caller of a request, or of all turns of a conversation, and the adapter that it names as its model."""
 
     caller: Caller
@@ -37,14 +37,14 @@ class Senders:
         self._shares = [each.share for each in keys] or [1.0]
         self._adapters = tuple(adapters) or ("",)
         self._is_sole = len(self._callers) == len(self._adapters) == 1
-        self._sole = Sender(*self._callers[0], self._adapters[0])
+        self._sole = SimulatedSender(*self._callers[0], self._adapters[0])
         self._chance = random.Random("senders")
 
-    def draw(self) -> Sender:
+    def draw(self) -> SimulatedSender:
         if self._is_sole:
             return self._sole
         ((caller, name),) = self._chance.choices(self._callers, self._shares)
-        return Sender(caller, name, self._chance.choice(self._adapters))
+        return SimulatedSender(caller, name, self._chance.choice(self._adapters))
 
 
 def _with_usual(caller: Caller, usual: Objective) -> Caller:
