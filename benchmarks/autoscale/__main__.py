@@ -1,4 +1,4 @@
-"""Compares scaling policies on a wave of requests: `python -m benchmarks.autoscale [--peak 24] [--fixed 3+5,4+4]`.
+"""Compares scaling policies on a wave of requests: `python -m benchmarks.autoscale [--gpu B200] [--fixed 4+4,3+3]`.
 
 The deployment is simulated by the code that serves (`simulation/`), on a roofline of the GPU's data sheet. The policy
 of `baton up --autoscale` stands beside fixed thresholds and fixed deployments. Good requests meet their objective.
@@ -49,9 +49,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscale", description=__doc__)
     parser.add_argument("--peak", type=float, default=24.0, help="requests/s; the wave begins at 1")
     parser.add_argument("--seconds", type=float, default=900.0, help="of the wave")
-    parser.add_argument("--autoscale", default="prefill=1:8,decode=1:8,up=10s,down=60s")
+    parser.add_argument("--autoscale", default="prefill=1:4,decode=1:4,up=10s,down=60s")
+    parser.add_argument("--gpu", default="B200", help="kind of GPU of each worker, by its data sheet")
     parser.add_argument("--start", type=float, default=15.0, help="s that a worker takes to start")
-    parser.add_argument("--fixed", default="4+4", help="fixed prefill and decode workers, with commas between them")
+    parser.add_argument("--fixed", default="4+4,3+3,2+3,3+2", help="fixed prefill and decode workers, with commas between them")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
@@ -60,7 +61,7 @@ def main() -> int:
             write_config(Path(model), "llama-3.1-8b")
             config = SimulateConfig(
                 model=model,
-                gpu="H100",
+                gpu=given.gpu,
                 kv_dtype="fp8",
                 rate=1.0,
                 peak=given.peak,
