@@ -14,6 +14,7 @@ from dashboard.advice import advise
 from dashboard.advice import lately as seen_lately
 from dashboard.asking import GatewayAddress
 from dashboard.figures import judge, progress, rates, refused, sharing
+from dashboard.load_runs import load_runs
 from dashboard.palette import STAGE_COLOURS
 from dashboard.plan_page import plan_page
 from dashboard.source import Snapshot, Source
@@ -111,11 +112,13 @@ def _time_lines(snapshot: Snapshot, window: float) -> None:
     buckets = history.timeline(snapshot, window, TIMELINE_INTERVALS)
     objective = snapshot.gateways[0].objective if snapshot.gateways else NO_OBJECTIVE
     width = window / TIMELINE_INTERVALS
+    runs = load_runs(snapshot.marks, snapshot.now, window)
     goodput, ttft, tpot = st.columns([2, 1, 1], gap="medium")
     with goodput:
         st.html(markup.title("Goodput", f"requests that ended, per {width:g} s", markup.GOODPUT_HINT))
-        st.vega_lite_chart(charts.goodput_data(buckets, width), charts.goodput_chart(window), key="goodput-line")
-        st.html(markup.legend(refused(snapshot.gateways)))
+        data = charts.with_runs(charts.goodput_data(buckets, width), runs)
+        st.vega_lite_chart(data, charts.goodput_chart(window), key="goodput-line")
+        st.html(markup.legend(refused(snapshot.gateways), runs))
     for column, name, limit, colour in (
         (ttft, "ttft", objective.ttft_ms, STAGE_COLOURS["prefill"]),
         (tpot, "tpot", objective.tpot_ms, STAGE_COLOURS["decode"]),
@@ -126,7 +129,7 @@ def _time_lines(snapshot: Snapshot, window: float) -> None:
                     name.upper(), "p50, p95 pale, dashed: the usual limit", getattr(markup, f"{name.upper()}_HINT")
                 )
             )
-            data = charts.latency_data(buckets, width, name, limit)
+            data = charts.with_runs(charts.latency_data(buckets, width, name, limit), runs)
             st.vega_lite_chart(data, charts.latency_chart(window, colour), key=f"{name}-line")
 
 

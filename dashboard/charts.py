@@ -8,12 +8,14 @@ import altair as alt
 
 from dashboard.figures import Bucket, Outcome, Spread
 from dashboard.history import LoadPoint
+from dashboard.load_runs import LoadRun
 from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, STAGE_COLOURS
 
 Columns = dict[str, list[Any]]
 CHART_HEIGHT_PX = 190
 CHART_PADDING_PX = {"left": 2, "right": 8, "top": 4, "bottom": 2}
 CHARTED_OUTCOMES = (Outcome.GOOD, Outcome.LATE, Outcome.FAILED, Outcome.REFUSED)
+RUN_OPACITY = 0.15
 MAX_LIMIT_RATIO = 2.5  # limits above this multiple of the highest value are not drawn
 AGE_LABEL = (
     "datum.value == 0 ? 'now' : -datum.value >= 5400 ? format(-datum.value / 3600, '.3~') + ' h' : "
@@ -54,6 +56,16 @@ def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms:
         _append(columns, (buckets[0].age - width, "limit", limit_ms, 0))
         _append(columns, (0.0, "limit", limit_ms, 0))
     return columns
+
+
+def with_runs(columns: Columns, runs: Sequence[LoadRun]) -> Columns:
+    """Returns the data with a row (began, ended, load) for each run of a load generator."""
+    height = max((len(column) for column in columns.values()), default=0)
+    marked = {name: [*column, *[None] * len(runs)] for name, column in columns.items()}
+    for number, name in enumerate(("began", "ended", "load")):
+        values = [(run.began, run.ended, run.name)[number] for run in runs]
+        marked[name] = [*[None] * height, *values]
+    return marked
 
 
 class LoadLine(NamedTuple):
@@ -110,8 +122,9 @@ def load_chart(window: float, line: LoadLine) -> dict[str, Any]:
 @cache
 def goodput_chart(window: float) -> dict[str, Any]:
     """Stacked bars: good, late, failed and refused requests per second."""
-    chart = (
-        alt.Chart(alt.NamedData("data"))
+    base = alt.Chart(alt.NamedData("data"))
+    bars = (
+        base.transform_filter("isValid(datum.verdict)")
         .mark_rect(xOffset=1, x2Offset=0)
         .encode(
             x=_age_axis("start", window, 5),
@@ -128,13 +141,14 @@ def goodput_chart(window: float) -> dict[str, Any]:
             tooltip=[alt.Tooltip("verdict:N"), alt.Tooltip("count:Q", title="requests")],
         )
     )
-    return _specification(chart)
+    return _specification(alt.layer(_runs(base, window, 5), bars))
 
 
 @cache
 def latency_chart(window: float, colour: str) -> dict[str, Any]:
     """Lines of p50 and p95 over time, and the limit dashed."""
-    base = alt.Chart(alt.NamedData("data")).encode(
+    data = alt.Chart(alt.NamedData("data"))
+    base = data.encode(
         x=_age_axis("age", window, 2),
         y=alt.Y("ms:Q", title="ms", scale=alt.Scale(zero=True, nice=True), axis=_value_axis()),
         detail="run:N",
@@ -149,7 +163,18 @@ def latency_chart(window: float, colour: str) -> dict[str, Any]:
     limit = base.transform_filter("datum.line == 'limit'").mark_line(
         color=NEUTRAL_COLOUR, strokeDash=[5, 4], strokeWidth=1.5
     )
-    return _specification(alt.layer(limit, tail.encode(tooltip=tooltip), median.encode(tooltip=tooltip)))
+    return _specification(
+        alt.layer(_runs(data, window, 2), limit, tail.encode(tooltip=tooltip), median.encode(tooltip=tooltip))
+    )
+
+
+def _runs(base: alt.Chart, window: float, parts: int) -> alt.Chart:
+    """Bands behind a chart, from the beginning to the end of each run of a load generator."""
+    return (
+        base.transform_filter("isValid(datum.load)")
+        .mark_rect(color=NEUTRAL_COLOUR, opacity=RUN_OPACITY)
+        .encode(x=_age_axis("began", window, parts), x2="ended:Q", tooltip=[alt.Tooltip("load:N", title="load")])
+    )
 
 
 def _age_axis(field: str, window: float, parts: int) -> alt.X:

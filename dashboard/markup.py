@@ -14,6 +14,7 @@ from dashboard.figures import (
     handoff_rate,
     stages,
 )
+from dashboard.load_runs import LoadRun
 from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, PALE_ALPHA, STAGE_COLOURS, STATE_COLOURS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
@@ -49,6 +50,7 @@ HANDOFF_HINT = (
     "to leave or on its way. Exposed is what the handoff adds: from the end of the prompt's computation until all KV "
     "had landed, but for one crossing of the network."
 )
+MAX_NAMED_RUNS = 3
 NO_VALUE = "\u2013"
 STAGE_HELP = (
     "Waiting (at the gate, in a worker's line, on the way) and prefill are up to the first token, handoff and decode "
@@ -152,8 +154,8 @@ def name() -> str:
     return '<div class="b-header"><b>Baton</b></div>'
 
 
-def legend(refused: Mapping[str, int]) -> str:
-    """Returns the legend of the goodput bars, with the number of refused requests by error code."""
+def legend(refused: Mapping[str, int], runs: Sequence[LoadRun] = ()) -> str:
+    """Returns the legend of the goodput bars, with the number of refused requests by error code, and the last runs."""
     words = {
         Outcome.GOOD: "good",
         Outcome.LATE: "late: finished, but missed a limit",
@@ -164,7 +166,9 @@ def legend(refused: Mapping[str, int]) -> str:
     most = sorted(refused.items(), key=lambda each: -each[1])
     counts = ", ".join(f"{count} {escape(code)}" for code, count in most)
     since = f"<span>refused since the gateways' start: {counts}</span>" if most else ""
-    return f'<div class="b-legend">{keys}{since}</div>'
+    names = ", ".join(escape(run.name) for run in runs[-MAX_NAMED_RUNS:])
+    loads = f"<span>grey: {names}</span>" if runs else ""
+    return f'<div class="b-legend">{keys}{loads}{since}</div>'
 
 
 def roles() -> str:

@@ -19,6 +19,7 @@ from infra.redis.records import (
     GatewayRecord,
     IntervalRecord,
     Role,
+    RunMark,
     StatsSample,
     WorkerLoad,
     WorkerRecord,
@@ -28,6 +29,8 @@ from infra.redis.registry import (
     INTERVALS_KEY,
     MAX_FINISHED,
     MAX_INTERVALS,
+    MAX_RUN_MARKS,
+    RUN_MARKS_KEY,
     STATS_KEY,
     TTL_MS,
     index_key,
@@ -68,6 +71,7 @@ class Snapshot(Struct, frozen=True):
     finished: Sequence[FinishedRecord]
     samples: dict[str, Sequence[StatsSample]]
     intervals: Sequence[IntervalRecord] = ()  # the gateways' history, in the order of their writing
+    marks: Sequence[RunMark] = ()  # of load generators' runs, in the order of their writing
 
 
 class Source:
@@ -84,6 +88,7 @@ class Source:
         self._known: dict[str, WorkerRecord] = {}
         self._finished: deque[FinishedRecord] = deque(maxlen=MAX_FINISHED)
         self._intervals: deque[IntervalRecord] = deque(maxlen=MAX_INTERVALS)
+        self._marks: deque[RunMark] = deque(maxlen=MAX_RUN_MARKS)
         self._samples: dict[str, deque[StatsSample]] = {}
         self._after: dict[str, bytes] = {}  # stream → id of the last entry read
 
@@ -117,6 +122,7 @@ class Source:
             now = self._server_time()
             self._finished.extend(self._new(FINISHED_KEY, FinishedRecord, MAX_FINISHED))
             self._intervals.extend(self._new(INTERVALS_KEY, IntervalRecord, MAX_INTERVALS))
+            self._marks.extend(self._new(RUN_MARKS_KEY, RunMark, MAX_RUN_MARKS))
             self._sort_samples(self._new(STATS_KEY, StatsSample, FIRST_READ_SAMPLES), now)
             workers = self._workers(now)
             gateways = self._records(GatewayRecord, "gateway", self._index("gateway"))
@@ -129,6 +135,7 @@ class Source:
             tuple(self._finished),
             {epoch: tuple(kept) for epoch, kept in self._samples.items()},
             tuple(self._intervals),
+            tuple(self._marks),
         )
 
     def _server_time(self) -> float:

@@ -41,7 +41,7 @@ from infra.process.tasks import Tasks
 from infra.redis.clients import connect
 from infra.redis.queue import JOB_PURPOSE
 from infra.redis.rates import RateStore
-from infra.redis.records import GatewayRecord, WorkerRecord
+from infra.redis.records import GatewayRecord, RunMark, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE as RECORDS
 from infra.redis.registry import listed
 from infra.redis.store import Outage, ServerClock, check, until_answered
@@ -243,6 +243,10 @@ class Gateway:
         """Counts the answers in progress of all gateways that share the port, from their last records."""
         others = sum(one.in_progress for one in await self.siblings() if one.epoch != self._epoch)
         return self.in_progress() + others
+
+    def mark_run(self, run: str, name: str, ended: bool) -> None:
+        """Keeps when a measured load began or ended, for the dashboard's charts."""
+        self._publisher.mark(RunMark(run, name, self._clock.server_now(), ended))
 
     def in_progress(self) -> int:
         """Counts the answers in progress, including those whose prompts are being tokenized, or wait for the model."""

@@ -98,6 +98,11 @@ class CompletionsClient:
         with self._exchange("GET", path) as response:
             return _body(response)
 
+    def post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Posts a body, and returns the first `MAX_RESPONSE_BYTES` of the answer. Raises `GatewayError`."""
+        with self._exchange("POST", path, body) as response:
+            return _body(response)
+
     def stream(
         self, path: str, body: Mapping[str, Any], longest: float = math.inf
     ) -> Generator[StreamedChunk, None, None]:

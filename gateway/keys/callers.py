@@ -12,7 +12,7 @@ from infra.keys.api_key import KeyRecord
 from infra.keys.key_ring import KeyRing
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})  # every other path needs a key, unknown paths too
-OPERATOR_PATHS = frozenset({"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+OPERATOR_PATHS = frozenset({"/metrics", "/stats", "/load_runs", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 _MILLISECONDS_REGEX = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
 
 

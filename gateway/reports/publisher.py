@@ -14,12 +14,13 @@ from gateway.reports.intervals import IntervalSums
 from infra.network.sealing import Signer
 from infra.process.ticking import next_tick
 from infra.redis.clients import Store
-from infra.redis.records import HEARTBEAT_S, FinishedRecord, GatewayRecord, IntervalRecord
-from infra.redis.registry import add_finished, add_interval, publish, withdraw
+from infra.redis.records import HEARTBEAT_S, FinishedRecord, GatewayRecord, IntervalRecord, RunMark
+from infra.redis.registry import add_finished, add_interval, add_run_mark, publish, withdraw
 from infra.redis.store import Outage, ServerClock, answered
 
 MAX_WAITING_RECORDS = 10_000  # records of ended requests kept while Redis is away; the oldest are dropped first
 MAX_WAITING_INTERVALS = 120  # an hour
+MAX_WAITING_MARKS = 64  # of runs of loads
 MAX_RECORDS_PER_WRITE = 256  # records in one write
 FLUSH_INTERVAL_S = 0.1  # s
 MAX_HEARTBEAT_WRITE_S = 1.0  # s; a heartbeat that takes longer means that jobs cannot be written
@@ -39,6 +40,7 @@ class Publisher:
         self.sums = IntervalSums(epoch)
         self._outage = Outage(log, "requests are refused until it takes writes")
         self._intervals: deque[IntervalRecord] = deque(maxlen=MAX_WAITING_INTERVALS)
+        self._marks: deque[RunMark] = deque(maxlen=MAX_WAITING_MARKS)
         self.objection = ""  # why Redis accepts no writes now, as a sentence for callers; empty: it accepts them
 
     def ended(self, record: FinishedRecord) -> None:
@@ -47,6 +49,9 @@ class Publisher:
 
     def interval(self, interval: IntervalRecord) -> None:
         self._intervals.append(interval)
+
+    def mark(self, mark: RunMark) -> None:
+        self._marks.append(mark)
 
     async def run(self, current: Callable[[], Awaitable[GatewayRecord]]) -> None:
         """Publishes until cancelled; `current` returns the gateway's own record."""
@@ -69,7 +74,10 @@ class Publisher:
             await next_tick(FLUSH_INTERVAL_S)
 
     async def flush(self) -> None:
-        """Writes the records of ended requests and intervals. Raises `StoreUnavailable`."""
+        """Writes the records of ended requests, intervals and marks. Raises `StoreUnavailable`."""
+        while self._marks:
+            await add_run_mark(self._store, self._marks[0])
+            self._marks.popleft()
         while self._intervals:
             await add_interval(self._store, self._intervals[0])
             self._intervals.popleft()

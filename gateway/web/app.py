@@ -13,7 +13,18 @@ from starlette.types import ASGIApp, Scope
 from gateway.errors import APIError, failed, not_offered, of_status
 from gateway.service import Gateway
 from gateway.web.cross_origin import CrossOrigin, allow
-from gateway.web.routes import adapters, completions, docs, facts, messages, models, ollama, responses, tokens
+from gateway.web.routes import (
+    adapters,
+    completions,
+    docs,
+    facts,
+    load_runs,
+    messages,
+    models,
+    ollama,
+    responses,
+    tokens,
+)
 from gateway.web.routes.absent import absent
 from gateway.web.serving import Serving
 from gateway.web.surface import Surface
@@ -27,6 +38,7 @@ ENDPOINT_GROUPS = (
     adapters.endpoints,
     models.endpoints,
     facts.endpoints,
+    load_runs.endpoints,
 )
 
 

@@ -295,6 +295,15 @@ class FinishedRecord(Struct, frozen=True):
         return self.outcome
 
 
+class RunMark(Struct, frozen=True):
+    """The beginning or the end of a load that a load generator measures."""
+
+    run: str  # the same at the beginning and at the end
+    name: str
+    at: float  # server time, s
+    ended: bool
+
+
 INTERVAL_S = 30.0
 """Length of the intervals that gateways sum up for the history, in s of server time."""
 LATENCY_STEPS = 20

@@ -18,13 +18,15 @@ from msgspec import Struct
 
 from infra.network.sealing import Signer
 from infra.redis.clients import Store
-from infra.redis.records import FinishedRecord, GatewayRecord, IntervalRecord, StatsSample, WorkerRecord
+from infra.redis.records import FinishedRecord, GatewayRecord, IntervalRecord, RunMark, StatsSample, WorkerRecord
 from infra.redis.store import KEY_PREFIX, answered
 
 TTL_MS = 5_000  # of a record
 FINISHED_KEY = f"{KEY_PREFIX}finished"
 STATS_KEY = f"{KEY_PREFIX}stats"
 INTERVALS_KEY = f"{KEY_PREFIX}intervals"
+RUN_MARKS_KEY = f"{KEY_PREFIX}run-marks"
+MAX_RUN_MARKS = 1_000  # approximate length of the stream
 MAX_INTERVALS = 12_000  # approximate length of the stream: four days of one gateway, a day of four
 MAX_FINISHED = 10_000  # approximate length of the stream
 MAX_STATS = 20_000  # approximate length of the stream
@@ -143,6 +145,11 @@ async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
 @answered()
 async def add_interval(store: Store, interval: IntervalRecord) -> None:
     await store.xadd(INTERVALS_KEY, {b"json": msgspec.json.encode(interval)}, maxlen=MAX_INTERVALS, approximate=True)
+
+
+@answered()
+async def add_run_mark(store: Store, mark: RunMark) -> None:
+    await store.xadd(RUN_MARKS_KEY, {b"json": msgspec.json.encode(mark)}, maxlen=MAX_RUN_MARKS, approximate=True)
 
 
 @answered()

@@ -17,6 +17,7 @@ from launcher.bench.load_options import MAX_LOAD_REQUESTS
 from launcher.bench.options import BenchConfig
 from launcher.bench.parts import LoadPart, processes_for, send_in_parts
 from launcher.bench.rates import trial_seconds
+from launcher.bench.run_mark import marked
 from launcher.bench.sender import Sender, connections_to
 from launcher.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
@@ -48,7 +49,8 @@ class BenchRun:
         `give_up`: does not wait for answers that can no longer be good.
         """
         self._seed += 1
-        outcomes, interrupted = uvloop.run(self._send(config, random.Random(self._seed), give_up))
+        with marked(self._endpoint, f"bench {_name(config)}"):
+            outcomes, interrupted = uvloop.run(self._send(config, random.Random(self._seed), give_up))
         return make_report(
             outcomes,
             config.slo(),
@@ -103,19 +105,20 @@ class BenchRun:
         return sender.outcomes, interrupted
 
     async def _show(self, sender: Sender, config: BenchConfig, planned: int) -> None:
-        name = (
-            f"{config.concurrency} clients"
-            if config.concurrency
-            else "trace"
-            if config.trace
-            else f"{config.rate:.3g}/s"
-        )
         of = f" of {planned}" if planned else ""
         while True:
             ended = len(sender.outcomes)
             percent = 100 * ended // planned if planned else None
-            self.stages.show(name, "sending", percent, f"{sender.sent}{of} sent, {sender.sent - ended} in progress")
+            self.stages.show(
+                _name(config), "sending", percent, f"{sender.sent}{of} sent, {sender.sent - ended} in progress"
+            )
             await asyncio.sleep(PROGRESS_PERIOD_S)
+
+
+def _name(config: BenchConfig) -> str:
+    if config.concurrency:
+        return f"{config.concurrency} clients"
+    return "trace" if config.trace else f"{config.rate:.3g}/s"
 
 
 def planned_turns(load: Sequence[TimedRequest]) -> int:

@@ -2,8 +2,9 @@
 
 import json
 
-from dashboard.charts import goodput_chart, goodput_data, latency_chart, latency_data
+from dashboard.charts import goodput_chart, goodput_data, latency_chart, latency_data, with_runs
 from dashboard.figures import timeline
+from dashboard.load_runs import LoadRun
 from tests.dashboard.samples import finished, refused
 
 NOW = 1000.0
@@ -48,7 +49,7 @@ def test_a_line_ends_where_there_is_no_request() -> None:
         runs[line].append((age, run))
     assert runs["p50"] == runs["p95"] == [(-17.5, 0), (-7.5, 1), (-2.5, 1)]
     assert len({run for _, run in runs["limit"]}) == 1, "the limit holds all the time"
-    layers = latency_chart(300.0, "#123456")["layer"]
+    layers = latency_chart(300.0, "#123456")["layer"][1:]  # the first has the runs of load generators
     assert [layer["encoding"]["detail"]["field"] for layer in layers] == ["run"] * 3
 
 
@@ -57,3 +58,21 @@ def test_a_specification_holds_no_data_and_stays_the_same() -> None:
         assert "data" not in chart and "datasets" not in chart
         json.dumps(chart)
     assert goodput_chart(300.0) is goodput_chart(300.0)
+
+
+def test_runs_of_load_generators_are_rows_that_no_other_layer_draws() -> None:
+    runs = [LoadRun("bench 4/s", -12.0, -3.0)]
+    for data, chart in (
+        (goodput_data(BUCKETS, 5.0), goodput_chart(300.0)),
+        (latency_data(BUCKETS, 5.0, "ttft", 300.0), latency_chart(300.0, "#123456")),
+    ):
+        marked = with_runs(data, runs)
+        assert len({len(column) for column in marked.values()}) == 1
+        assert {name: column[:-1] for name, column in marked.items() if name in data} == data
+        (row,) = [values for values in zip(*marked.values(), strict=True) if values[-1] is not None]
+        assert row == (*[None] * len(data), -12.0, -3.0, "bench 4/s")
+        bands, *others = chart["layer"]
+        assert (bands["encoding"]["x"]["field"], bands["encoding"]["x2"]["field"]) == ("began", "ended")
+        assert all("transform" in each for each in chart["layer"]) and bands["transform"] not in [
+            each["transform"] for each in others
+        ]

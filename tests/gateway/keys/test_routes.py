@@ -14,7 +14,7 @@ from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running, Serve
 
 OPEN = {"/health", "/ready", "/ping"}
-OPERATORS = {"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
+OPERATORS = {"/metrics", "/stats", "/load_runs", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
 
 
 def routes(running: Running) -> Iterator[tuple[str, str]]:
