@@ -1,4 +1,4 @@
-"""Recognises models that are made for vectors or scores, by the files that sentence-transformers and transformers write.
+"""Recognises models that are made for vectors or scores, by the files of sentence-transformers and transformers.
 
 modules.json lists what sentence-transformers does behind the model, and the config of its Pooling says which states
 count. A model with a classifier is known by its architecture, a chat model that scores by two words by its config
@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from checkpoints.vocabulary.reading import tokenizer_of
 from checkpoints.vocabulary.settings import read_object
 from contracts.errors import ConfigError, ModelError
 from contracts.pooling import Pooling, PoolingMethod
@@ -116,6 +115,8 @@ def _token_ids(directory: Path, words: tuple[str, ...]) -> tuple[int, ...]:
     given = ",".join(words)
     if len(words) != 2:
         raise ConfigError("score_tokens", given, "two words say no and yes, such as no,yes")
+    from checkpoints.vocabulary.reading import tokenizer_of
+
     tokenizer = tokenizer_of(directory)
     ids = [tokenizer.token_to_id(word) for word in words]
     for word, id in zip(words, ids, strict=True):

@@ -14,6 +14,7 @@ class Pooling(Struct, frozen=True):
 
     task: PoolingTask
     method: PoolingMethod
+    width: int = 0  # values of a vector; 1 of a score
     normalized: bool = True  # vectors have length 1
     matryoshka: bool = False  # a vector's first values are a vector, too
     dimensions: tuple[int, ...] = ()  # the numbers of first values that are one; (): any number, with `matryoshka`

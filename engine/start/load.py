@@ -34,6 +34,8 @@ from pricing.rates import StartRates
 from pricing.seed import seeded
 from pricing.steps import StepCosts
 
+COUNTING_BLOCKS_BYTES = 32 << 20
+"""Memory of the blocks that only count tokens: a quarter of a million tokens wait and run at once."""
 LOG = logging.getLogger(__name__)
 
 
@@ -73,7 +75,7 @@ def load_engine(
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     if loaded.pooler is not None:
-        config = of_pooled(config, loaded.pooler, longest)
+        config = of_pooled(config, loaded, loaded.pooler)
     if group.is_cut:  # ranks share what is asked for; on a CPU all of their blocks are in this machine's memory
         of_all, ranks = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0), group.shard.ranks
         config = structs.replace(config, kv_memory=of_all // ranks, host_kv_memory=config.host_kv_memory // ranks)
@@ -137,10 +139,13 @@ def load_engine(
     return ready
 
 
-def of_pooled(config: EngineConfig, pooler: Pooler, longest: int) -> EngineConfig:
+def of_pooled(config: EngineConfig, loaded: LoadedModel, pooler: Pooler) -> EngineConfig:
     """Returns the settings of an engine that draws no tokens. A step holds a whole text, if the method needs it."""
-    tokens = max(config.max_batch_tokens, longest) if pooler.whole else config.max_batch_tokens
-    return structs.replace(config, max_batch_tokens=tokens, decode_graphs="off", host_kv_memory=0)
+    if pooler.whole:
+        config = structs.replace(config, max_batch_tokens=max(config.max_batch_tokens, loaded.config.max_model_len))
+    if not loaded.is_ours:  # nothing is stored in its blocks
+        config = structs.replace(config, kv_memory=COUNTING_BLOCKS_BYTES, host_kv_memory=0)
+    return structs.replace(config, decode_graphs="off")
 
 
 def _size_pool(

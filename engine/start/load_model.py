@@ -69,6 +69,15 @@ def load_model(
     ours = _ours(config, directory, pooling)
     if isinstance(ours, ModelConfig):
         return _load_ours(config, ours, directory, device, dtype, progress, open_weights, group, pooling)
+    if pooling is not None:
+        if config.adapts:
+            raise ConfigError(
+                "--lora, --allow-lora-loading", config.model, f"adapters are for our own families: {ours}"
+            )
+        from engine.start.load_encoder import load_encoder  # loads seconds of transformers
+
+        LOG.info("%s: transformers' own forward pass, of whole texts: %s", directory.name, ours)
+        return load_encoder(config, directory, pooling, device, choose_dtype(config.dtype, device), progress)
     if group.is_cut:
         raise ConfigError("tensor_parallel", group.shard.ranks, f"transformers' own code runs on one rank: {ours}")
     if proposing(config) == "eagle":
@@ -205,7 +214,7 @@ def _pooler(pooling: Pooling, checkpoint: Checkpoint, model: Transformer[Any], h
     if pooling.method == "cls":
         raise ModelError("--pooling: 'cls': the first token's state knows nothing of the text in a causal model")
     if pooling.task == "embed":
-        return Pooler(pooling)
+        return Pooler(structs.replace(pooling, width=hidden))
     if pooling.tokens:
         return Pooler(pooling, of_tokens(model.logits, *pooling.tokens))
     weight = checkpoint.tensor(f"{CLASSIFIER_HEAD}.weight", (1, hidden))

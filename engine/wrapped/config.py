@@ -60,11 +60,8 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     is not trusted; `ConfigError` for a limit that is missing or above the model's.
     """
     name, raw = directory.name, raw_config(directory)
-    if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING_NAMES and not trust_remote_code:
-        raise ModelError(
-            f"{name}: its code is its own (auto_map in config.json), and only --trust-remote-code has it run here"
-        )
-    _refuse_quantized(raw, name)
+    refuse_untrusted(raw, name, trust_remote_code=trust_remote_code)
+    refuse_quantized(raw, name)
     config = auto_config(directory, trust_remote_code=trust_remote_code)
     if config.get_text_config() is not config:
         parts = ", ".join(sorted(config.sub_configs))
@@ -82,7 +79,16 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     return OwnConfig(name, config, longest or served, served, eos_of(directory, config), trust_remote_code)
 
 
-def _refuse_quantized(raw: dict[str, Any], name: str) -> None:
+def refuse_untrusted(raw: dict[str, Any], name: str, *, trust_remote_code: bool) -> None:
+    """Raises `ModelError` for a model whose own code is not trusted."""
+    if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING_NAMES and not trust_remote_code:
+        raise ModelError(
+            f"{name}: its code is its own (auto_map in config.json), and only --trust-remote-code has it run here"
+        )
+
+
+def refuse_quantized(raw: dict[str, Any], name: str) -> None:
+    """Raises `ModelError` for a quantized checkpoint."""
     given = quantization_of(raw, name)
     if given is not None:
         method = given.get("quant_method", "unknown")

@@ -16,20 +16,27 @@ from infra.process.status import Progress
 
 
 def load_own_model(
-    directory: Path, own: OwnConfig, device: torch.device, dtype: torch.dtype, progress: Progress
+    directory: Path,
+    own: OwnConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    kind: Any = AutoModelForCausalLM,
+    needless: tuple[str, ...] = (),
 ) -> Any:
-    """Loads transformers' model with eager attention.
+    """Loads transformers' model of a `kind`: a causal one with eager attention, since ours takes its place.
 
-    Raises `ModelError` if loading fails, or tensors are missing, unexpected or of another shape.
+    Raises `ModelError` if loading fails, or tensors are missing, unexpected or of another shape, unless their names
+    begin with one of `needless`.
     """
     progress("loading weights", 0.0)
     try:
         with _bars_as(progress):
-            model, found = AutoModelForCausalLM.from_pretrained(
+            model, found = kind.from_pretrained(
                 str(directory),
                 config=own.config,
                 dtype=dtype,
-                attn_implementation="eager",
+                attn_implementation="eager" if kind is AutoModelForCausalLM else None,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # checked below, by name
                 local_files_only=True,
@@ -38,18 +45,19 @@ def load_own_model(
             )
     except Exception as error:  # a model's own code may raise anything
         raise ModelError(f"{own.name}: transformers cannot load it: {sentence_of(error)}") from error
-    _refuse_other_weights(found, own.name)
+    _refuse_other_weights(found, own.name, needless)
     progress("loading weights", 100.0)
     return model.to(device).eval().requires_grad_(False)
 
 
-def _refuse_other_weights(found: dict[str, Any], name: str) -> None:
+def _refuse_other_weights(found: dict[str, Any], name: str, needless: tuple[str, ...]) -> None:
     for key, words in (
         ("missing_keys", "the weights lack"),
         ("mismatched_keys", "the config says another shape of"),
         ("unexpected_keys", "the config has no place for the weight"),
     ):
         keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in found[key])
+        keys = [key for key in keys if not key.startswith(needless)]
         if keys:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             raise ModelError(f"{name}: {words} {keys[0]}{more}")

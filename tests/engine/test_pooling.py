@@ -4,7 +4,6 @@ States differ between two correct programs by some hundred roundings of values o
 error of fp32, and far below any wrong token, mask or position, which changes a random model's states by about 1.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,16 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModel, AutoModelForSequenceClassification, LlamaConfig, Qwen3Config
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    LlamaConfig,
+    ModernBertConfig,
+    Qwen3Config,
+    XLMRobertaConfig,
+)
 
 from contracts.ids import AttemptKey
 from contracts.messages.job import Prompt
@@ -22,33 +30,14 @@ from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence
 from engine.start.load import LoadedEngine
+from tests.embedding_models import saved, with_modules
 from tests.engine.test_golden import make_engine
+from tests.gateway.models import byte_level
 from tests.reference import make_prompts
 
 TOLERANCE = 1e-4
 SIZES: dict[str, Any] = dict(vocab_size=128, hidden_size=32, num_hidden_layers=3, num_attention_heads=4)
 LENGTHS = [1, 40, 7, 16, 33, 2]
-
-
-def saved(directory: Path, model: Any) -> Any:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.2)
-    model.float().eval().save_pretrained(directory)
-    return model
-
-
-def with_modules(directory: Path, pooling: str, *, normalized: bool = True) -> None:
-    """Writes what sentence-transformers writes beside a model."""
-    names = ["models.Transformer", "models.Pooling", *(["models.Normalize"] if normalized else [])]
-    modules = [
-        {"idx": at, "name": str(at), "path": f"{at}_{name.rpartition('.')[2]}", "type": f"sentence_transformers.{name}"}
-        for at, name in enumerate(names)
-    ]
-    (directory / "modules.json").write_text(json.dumps(modules))
-    (directory / "1_Pooling").mkdir()
-    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": False}
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps({**modes, pooling: True, "include_prompt": True}))
 
 
 def results(engine: LoadedEngine, texts: list[list[int]]) -> list[np.ndarray[Any, Any]]:
@@ -80,6 +69,8 @@ def results(engine: LoadedEngine, texts: list[list[int]]) -> list[np.ndarray[Any
 
 
 def assert_close(found: list[np.ndarray[Any, Any]], expected: list[torch.Tensor]) -> None:
+    """Compares results, which have to differ from text to text by much more than the tolerance."""
+    assert float((torch.stack(expected).std(0)).max()) > 100 * TOLERANCE
     for one, other in zip(found, expected, strict=True):
         assert one.shape == tuple(other.shape)
         np.testing.assert_allclose(one, other.numpy(), atol=TOLERANCE)
@@ -94,7 +85,7 @@ def states(model: Any, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("cpu_backend", ["native", "torch"])
 @pytest.mark.parametrize("method", ["lasttoken", "mean_tokens"])
 def test_a_causal_models_vectors(method: str, cpu_backend: str, tmp_path: Path) -> None:
-    """The last token's state is found over chunks and with cached prefixes, the mean in whole texts; no head is there."""
+    """The last token's state is found over chunks and behind cached prefixes, the mean in whole texts."""
     config = Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, intermediate_size=64, max_position_embeddings=64)
     model = saved(tmp_path, AutoModel.from_config(config))
     with_modules(tmp_path, f"pooling_mode_{method}", normalized=method == "lasttoken")
@@ -116,3 +107,60 @@ def test_a_causal_classifiers_scores(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = [torch.sigmoid(model(input_ids=torch.tensor([ids])).logits[0]) for ids in texts]
     assert_close(results(make_engine(tmp_path, max_model_len=64), texts), expected)
+
+
+def test_a_chat_models_score_is_the_logit_of_yes_without_that_of_no(tmp_path: Path) -> None:
+    """Its softmax over the two tokens' logits is the score, as Qwen3-Reranker's documentation computes it."""
+    config = Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, intermediate_size=64, tie_word_embeddings=True)
+    model = saved(tmp_path, AutoModelForCausalLM.from_config(config))
+    texts, expected = make_prompts(LENGTHS, 128), []
+    byte_level(tmp_path / "words")
+    (tmp_path / "tokenizer.json").write_bytes((tmp_path / "words" / "tokenizer.json").read_bytes())
+    for ids in texts:
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1, [67, 68]]
+        expected.append(torch.softmax(logits, 0)[1:])
+    assert_close(results(make_engine(tmp_path, max_model_len=64, score_tokens="a,b"), texts), expected)
+
+
+def encoder(kind: str, **more: Any) -> Any:
+    sizes = dict(**SIZES, intermediate_size=64, max_position_embeddings=66, **more)
+    match kind:
+        case "bert":
+            return BertConfig(**sizes)
+        case "xlm-roberta":
+            return XLMRobertaConfig(**sizes)
+    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
+    return ModernBertConfig(**sizes, **tokens, local_attention=8, global_attn_every_n_layers=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [("bert", "cls_token"), ("xlm-roberta", "mean_tokens"), ("modernbert", "mean_tokens")]
+)
+def test_an_encoders_vectors(kind: str, pooling: str, tmp_path: Path) -> None:
+    """Texts of many lengths share a step; a text of the longest length fits."""
+    model = saved(tmp_path, AutoModel.from_config(encoder(kind)))
+    with_modules(tmp_path, f"pooling_mode_{pooling}")
+    engine = make_engine(tmp_path, max_model_len=0)
+    longest = 64 if kind == "xlm-roberta" else 66
+    assert engine.model_config.max_model_len == longest
+    texts = [[2 + each % 126 for each in ids] for ids in make_prompts([*LENGTHS, longest], 128)]
+    pooled = [states(model, ids)[0] if pooling == "cls_token" else states(model, ids).mean(0) for ids in texts]
+    assert_close(results(engine, texts), [functional.normalize(each, dim=0) for each in pooled])
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_an_encoders_classifier_scores_pairs(kind: str, tmp_path: Path) -> None:
+    """BERT tells the texts of a pair apart by types: 1 behind the first separator."""
+    model = saved(tmp_path, AutoModelForSequenceClassification.from_config(encoder(kind, num_labels=1)))
+    byte_level(tmp_path / "words")
+    (tmp_path / "tokenizer.json").write_bytes((tmp_path / "words" / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"sep_token": "<|im_end|>"}')
+    separator = 2
+    texts = [[3 + each % 120 for each in ids] + [separator, 7, 8, 9, separator] for ids in make_prompts(LENGTHS, 128)]
+    expected = []
+    for ids in texts:
+        types = {"token_type_ids": torch.tensor([[0] * (len(ids) - 4) + [1] * 4])} if kind == "bert" else {}
+        with torch.inference_mode():
+            expected.append(torch.sigmoid(model(input_ids=torch.tensor([ids]), **types).logits[0]))
+    assert_close(results(make_engine(tmp_path, max_model_len=0), texts), expected)
