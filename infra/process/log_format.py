@@ -6,6 +6,7 @@ Both have the local time with its offset from UTC, the level, and the service. A
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -14,6 +15,7 @@ import msgspec
 from contracts.kinds import LogFormat
 
 FieldValue = str | int | float | bool
+_PLAIN_REGEX = re.compile(r'[^ "=]+')
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -63,4 +65,4 @@ def _shown(value: FieldValue) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return json.dumps(text) if not text or not text.isprintable() or set(text) & set(' "=') else text
+    return text if _PLAIN_REGEX.fullmatch(text) and text.isprintable() else json.dumps(text)
