@@ -58,7 +58,7 @@ def page(config: DashboardConfig) -> None:
     st.html(STYLE_FILE)
     source = open_source(config.redis)
     gateway = GatewayAddress(config.gateway, config.api_key_file, config.gateway_cert)
-    head, window = st.columns([7.6, 2], vertical_alignment="bottom")
+    head, window = st.columns([5, 2], vertical_alignment="bottom")
     with head:
         _header(source)
     with window:
@@ -143,7 +143,7 @@ def _tables(source: Source) -> None:
         lately = {epoch: sharing(life, snapshot.now) for epoch, life in snapshot.samples.items()}
         st.html(markup.title("Workers", "prefix hits, preemptions and tokens since each worker's start"))
         st.html(markup.workers(snapshot.workers, lately))
-        if said := advise(seen_lately(snapshot)):
+        if trouble(snapshot) is None and (said := advise(seen_lately(snapshot))):
             st.caption(said)
     if snapshot.finished:
         last = [(record, judge(record)) for record in reversed(snapshot.finished[-MAX_TABLE_REQUESTS:])]
