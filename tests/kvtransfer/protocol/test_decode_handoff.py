@@ -649,3 +649,15 @@ def test_another_link_cannot_touch_a_handoff() -> None:
     for message in (ABORT, opening(), COMMIT):
         assert side.receivers.receive(b"other", message, 0, 0.0) == []
     assert side.state is S.GRANTED and side.receivers.strays == 3
+
+
+def test_payloads_that_a_device_digests_are_waited_for() -> None:
+    """Though everything has arrived: their digests come behind Commit, or not in time."""
+    side = granted()
+    for header in ALL[:-1]:
+        side.land(side.do(header))
+    last = side.do(ALL[-1])
+    assert side.do(COMMIT) == [] == side.receivers.tick(0.1)
+    assert side.state is S.VERIFYING
+    accepted, message = side.land(last)
+    assert isinstance(accepted, Landed) and side.state is S.OWNED and isinstance(message, Send)

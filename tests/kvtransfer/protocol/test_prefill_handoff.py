@@ -50,6 +50,14 @@ class Side:
             return self.senders.handle(event, now)
         return self.senders.receive(event, now)  # type: ignore[arg-type]
 
+    def copy_all(self) -> list[int]:
+        """Has a device begin to copy all payloads; returns their digests, which are not known yet."""
+        digests = []
+        while (turn := self.senders.next_payload()) is not None:
+            digests.append(payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)]))
+            assert self.senders.payload_left(*turn, None, 0.0) == []
+        return digests
+
     def send_all(self) -> tuple[list[Layer], list[Instruction]]:
         headers, moves = [], []
         while (turn := self.senders.next_payload()) is not None:
@@ -536,3 +544,28 @@ def test_no_more_is_under_way_than_the_channel_has_room_for() -> None:
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=8, limit=1 << 20))
     headers, _ = side.send_all()
     assert [header.offset for header in headers] == [24]
+
+
+def test_a_commit_waits_for_what_a_device_copies() -> None:
+    """Whatever the peer has seen: headers of copies leave with the copies' ends."""
+    side = streaming()
+    for layer in range(2):
+        side.do(LayerReady(1, 0, layer, 3))
+    side.do(TOKENS)
+    *first, last = side.copy_all()
+    for number, digest in enumerate(first):
+        assert side.do(FrameDone(1, number, digest)) == []
+    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=side.senders.window.sent, limit=1 << 20))
+    (commit,) = side.do(FrameDone(1, len(first), last))
+    assert isinstance(commit, Send) and isinstance(commit.message, Commit)
+    assert commit.message.digest == (sum(first) + last) % (1 << 64)
+
+
+def test_blocks_that_a_device_copies_stay_pinned() -> None:
+    side = streaming()
+    side.do(LayerReady(1, 0, 0, 3))
+    *first, last = side.copy_all()
+    assert Unpinned(1) not in side.do(ABORT)
+    for number, digest in enumerate(first):
+        assert side.do(FrameDone(1, number, digest)) == []
+    assert side.do(FrameDone(1, len(first), last)) == [Unpinned(1)]
