@@ -31,7 +31,7 @@ class PeerMemory(Protocol):
         ...
 
 
-class DeviceMemory(Protocol):
+class KVDevices(Protocol):
     """A pool in the memory of one or several GPUs."""
 
     def offered(self) -> bytes:
@@ -60,7 +60,7 @@ class KVMemory(Protocol):
     """Of each group's memory, if processes of this host may share it (`infra.process.shared_mapping`)."""
 
     @property
-    def devices(self) -> DeviceMemory | None:
+    def devices(self) -> KVDevices | None:
         """The pool as GPUs of other processes reach it; None on a CPU."""
         ...
 

@@ -56,7 +56,7 @@ class CutPiece(NamedTuple):
 
 
 class DevicePools:
-    """Implements `kvtransfer.memory.DeviceMemory` over the pools of a worker's ranks, rank 0's first."""
+    """Implements `kvtransfer.memory.KVDevices` over the pools of a worker's ranks, rank 0's first."""
 
     def __init__(
         self,

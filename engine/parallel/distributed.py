@@ -1,11 +1,14 @@
 """Ranks on the GPUs of one host exchange tensors by NCCL, in the order of the current stream; recordings contain it.
 
+NCCL's own sums have an order that depends on the size of a message, and round to the numbers' format between ranks.
+Deterministic sums are made here:
+
     sum of n numbers by R ranks:  few numbers    all ranks gather all numbers, and each rank adds them
                                   many numbers   each rank gets n / R numbers of every rank, adds them, and gathers sums
 
-Both ways add in fp32, in the tree of `engine.parallel.sums`, and round once. So a row has the same bits whatever other
-rows a step has; NCCL's own sums depend on the size of a message. The second way moves 2 (R - 1) / R n numbers to each
-rank, as many as NCCL's ring does; the first one (R - 1) n, in one operation instead of two.
+Both ways add in fp32, in the tree of `engine.parallel.sums`, and round once. So a row's sum has the same bits whatever
+other rows a step has. The second way moves 2 (R - 1) / R n numbers to each rank, as many as NCCL's ring does; the first
+one (R - 1) n, in one operation instead of two.
 """
 
 import os
@@ -42,6 +45,7 @@ class MeetingFile(Struct, frozen=True):
 
     path: str
     backend: DistributedBackend
+    deterministic: bool = True  # else sums are the backend's own
 
 
 class DistributedCollective:
@@ -51,6 +55,7 @@ class DistributedCollective:
         """Waits for all ranks. Raises `RankError` if one does not come within `silence_s` seconds."""
         os.environ.setdefault(LOOPBACK_VARIABLE, LOOPBACK_INTERFACE)
         self._shard = shard
+        self._deterministic = meeting.deterministic
         self._mark = torch.zeros(1, dtype=torch.uint8, device="cuda" if meeting.backend == "nccl" else "cpu")
         untyped: Any = dist  # the package does not export its stores to type checkers
         store = untyped.FileStore(meeting.path, shard.ranks)
@@ -64,7 +69,12 @@ class DistributedCollective:
             )
 
     def sum(self, own: Tensor) -> Tensor:
-        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`."""
+        """Returns the sum of all ranks' tensors of one shape; if it is not deterministic, it may be in `own`."""
+        if not self._deterministic:
+            total = own.contiguous()
+            with _exchanging():
+                dist.all_reduce(total)
+            return total
         ranks, flat = self._shard.ranks, own.reshape(-1)
         if own.nbytes <= FEW_BYTES or own.numel() % ranks:
             return self._added(self._all(flat).view(ranks, -1), own.dtype).view(own.shape)

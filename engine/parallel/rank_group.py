@@ -13,7 +13,10 @@ class Collective(Protocol):
     """Operations that all ranks begin in the same order. Raises `RankError` if a rank is gone or hangs."""
 
     def sum(self, own: Tensor) -> Tensor:
-        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`. It may be `own`."""
+        """Returns the sum of all ranks' tensors of one shape. It may be `own`, and is the same on all ranks.
+
+        It is added as in `engine.parallel.sums`, unless ranks on GPUs are not asked for deterministic sums.
+        """
         ...
 
     def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:

@@ -63,6 +63,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     cuda_backend: Annotated[
         CUDABackend, Meta(description="operators on a GPU: triton's kernels, PyTorch's, or auto")
     ] = "auto"
+    deterministic: Annotated[
+        bool,
+        Meta(
+            description="ranks on GPUs add up in fp32 in a fixed order, whatever a step has besides, not by NCCL's own "
+            "sums; ranks on a CPU always do"
+        ),
+    ] = False
     quantization: Annotated[
         Quantization,
         Meta(

@@ -18,7 +18,7 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
 from infra.process.shared_mapping import shared_memory
-from kvtransfer.memory import DeviceMemory
+from kvtransfer.memory import KVDevices
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.device_pool_channel import DevicePoolChannel
 from kvtransfer.transports.nixl_agents import NixlAgents, has_rdma
@@ -69,7 +69,7 @@ class Joining:
         address: str,
         agents: NixlAgents | None = None,
         without: Collection[Transport] = (),
-        devices: DeviceMemory | None = None,
+        devices: KVDevices | None = None,
     ) -> None:
         """`ends` are the epochs, ours and the peer's; `spec` is of the pool that payloads come from.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion
 from infra.process.shared_mapping import map_shared, shared_memory
-from kvtransfer.memory import DeviceMemory
+from kvtransfer.memory import KVDevices
 
 
 class ArrayPool:
@@ -36,7 +36,7 @@ class ArrayPool:
                 if seed is not None:
                     array[:] = random.integers(0, 256, array.shape, np.uint8)
 
-    devices: DeviceMemory | None = None
+    devices: KVDevices | None = None
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return True

@@ -1,9 +1,14 @@
 """Joins the ranks of a worker: over memory that they share, or by `torch.distributed`."""
 
-from engine.parallel.distributed import DistributedCollective, MeetingFile
+from engine.parallel.distributed import DistributedBackend, DistributedCollective, MeetingFile
 from engine.parallel.shard import Shard
 from engine.parallel.shared_memory import RankWires, SharedMemoryCollective
+from infra.config.engine import EngineConfig
 
+
+def meeting(directory: str, backend: DistributedBackend, config: EngineConfig) -> MeetingFile:
+    """Returns how ranks meet in an empty directory. Sums on a CPU are deterministic whatever is asked for."""
+    return MeetingFile(f"{directory}/meeting", backend, config.deterministic or backend != "nccl")
 
 def join(shard: Shard, way: RankWires | MeetingFile) -> SharedMemoryCollective | DistributedCollective:
     """Raises `RankError` if another rank does not come."""

@@ -20,7 +20,7 @@ from engine.parallel.shared_memory import RankWires, make_wires, timeval
 from engine.plan import BlockMove, StepPlan, StepResult, TreeKVMoves
 from infra.config.engine import EngineConfig
 from infra.process.shared_mapping import shared_memory
-from worker.ranks.joining import join
+from worker.ranks.joining import join, meeting
 from worker.ranks.orders import (
     JOINING,
     LOADED,
@@ -63,7 +63,7 @@ class RankStreams:
         self._meeting = TemporaryDirectory(prefix="baton-ranks-") if backend is not None else None
         ways: Sequence[RankWires | MeetingFile]
         if self._meeting is not None and backend is not None:
-            ways = [MeetingFile(f"{self._meeting.name}/meeting", backend)] * ranks
+            ways = [meeting(self._meeting.name, backend, config)] * ranks
         else:
             ways = make_wires(ranks)
         self._streams: list[socket.socket] = []
