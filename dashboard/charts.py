@@ -170,10 +170,9 @@ def latency_chart(window: float, colour: str) -> dict[str, Any]:
 
 def _runs(base: alt.Chart, window: float, parts: int) -> alt.Chart:
     """Bands behind a chart, from the beginning to the end of each run of a load generator."""
-    return (
-        base.transform_filter("isValid(datum.load)")
-        .mark_rect(color=NEUTRAL_COLOUR, opacity=RUN_OPACITY)
-        .encode(x=_age_axis("began", window, parts), x2="ended:Q", tooltip=[alt.Tooltip("load:N", title="load")])
+    bands: alt.Chart = base.transform_filter("isValid(datum.load)").mark_rect(color=NEUTRAL_COLOUR, opacity=RUN_OPACITY)
+    return bands.encode(
+        x=_age_axis("began", window, parts), x2="ended:Q", tooltip=[alt.Tooltip("load:N", title="load")]
     )
 
 
