@@ -14,6 +14,7 @@ from contracts.messages.sampling import Limits, Sampling
 from contracts.slo import Timings
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
+from gateway.reports.predictions import Predicted
 from gateway.requests.attempt import RetryBudget
 from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.load_account import LoadAccount
@@ -89,6 +90,10 @@ class SimulatedGateway:
     def __len__(self) -> int:
         """Number of requests in progress, and of conversations in a pause."""
         return len(self._open) + self._pauses
+
+    def predicted(self) -> Predicted:
+        """Returns how far the newest predictions of first tokens were off."""
+        return self._metrics.predictions.summary()
 
     def standing(self) -> Standing:
         """Returns what the gateway publishes of its workers, for an autoscaler."""

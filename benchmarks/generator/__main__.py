@@ -7,9 +7,7 @@ hold the waits for a core, too: the column `undisturbed` counts only moments aro
 """
 
 import argparse
-import os
 import random
-import sys
 import time
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +20,8 @@ from msgspec import Struct
 
 from benchmarks.generator.core_waits import CoreWaits
 from benchmarks.generator.known_moments import Told
-from benchmarks.processes.children import child, exit_status
+from benchmarks.generator.steady_server import steady_server
+from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from contracts.errors import BatonError
 from contracts.slo import percentile
@@ -75,32 +74,16 @@ def share_within(late_ms: list[float], limit_ms: float) -> float:
 
 def measure(options: argparse.Namespace, streams: int, log: Path) -> Timed:
     """Raises `BatonError` for a server that does not start, and for requests that fail."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])  # the server inherits it
-    words = ("--interval-ms", str(1000 / options.rate), "--batch", str(options.batch), "--streams", str(streams))
-    with child((sys.executable, "-m", "benchmarks.generator.known_moments", *words), log, piped=True) as server:
-        os.sched_setaffinity(0, cores[-1:])
-        try:
-            assert server.stdout is not None
-            url = f"http://127.0.0.1:{int(server.stdout.readline() or 0)}"
-            seed = random.Random(streams)
-            tokens = round(options.rate * options.seconds)
-            load = [
-                TimedRequest(
-                    ARRIVALS_S * number / streams,
-                    PlannedRequest(tokens, spans=(Span(seed.getrandbits(32), PROMPT_TOKENS),)),
-                )
-                for number in range(streams)
-            ]
-            begin = time.perf_counter()
-            spent = time.process_time()
-            waits = CoreWaits([], [])
-            outcomes = uvloop.run(_send(url, load, begin, waits))
-            spent = time.process_time() - spent
-            seconds = time.perf_counter() - begin
-            told = msgspec.json.decode(httpx.get(f"{url}/moments", trust_env=False).content, type=Told)
-        finally:
-            os.sched_setaffinity(0, cores)
+    with steady_server(log, streams, options.rate, options.batch) as url:
+        seed = random.Random(streams)
+        tokens = round(options.rate * options.seconds)
+        prompts = (Span(seed.getrandbits(32), PROMPT_TOKENS) for _ in range(streams))
+        requests = (PlannedRequest(tokens, spans=(prompt,)) for prompt in prompts)
+        load = [TimedRequest(ARRIVALS_S * number / streams, request) for number, request in enumerate(requests)]
+        begin, spent, waits = time.perf_counter(), time.process_time(), CoreWaits([], [])
+        outcomes = uvloop.run(_send(url, load, begin, waits))
+        spent, seconds = time.process_time() - spent, time.perf_counter() - begin
+        told = msgspec.json.decode(httpx.get(f"{url}/moments", trust_env=False).content, type=Told)
     late, missing = _beside(load, {each.due_s: each for each in outcomes}, told, begin)
     undisturbed = [late_ms for at, late_ms in late if waits.undisturbed(at) and told.waits.undisturbed(at)]
     return Timed([late_ms for _, late_ms in late], undisturbed, missing, seconds, spent)

@@ -1,7 +1,9 @@
 """Measures a deployment by `baton bench` and by `vllm bench serve` in turns.
 
-    python -m benchmarks.generator.beside_vllm URL --tokenizer DIR
+    python -m benchmarks.generator.beside_vllm [URL] --tokenizer DIR
 
+Without a URL the deployment is the server of known moments, so that only the clients differ: first tokens come within
+one interval between tokens, evenly spread, and the limit of TTFT is passed by some of them.
 Both send completions of random tokens at a constant rate, with equal lengths, from one process; each has prompts of its
 own in every round. vLLM is installed as by `benchmarks.peers`; only its client runs.
 """
@@ -9,13 +11,14 @@ own in every round. vLLM is installed as by `benchmarks.peers`; only its client 
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks.generator.steady_server import steady_server
 from benchmarks.peers.servers import VLLM
 from benchmarks.peers.setup import PeerError, directory_of, python_of, set_up
 from benchmarks.processes.children import child, exit_status, last_line
@@ -31,6 +34,8 @@ FIGURES = ("TTFT p50 ms", "TTFT p90 ms", "TPOT p50 ms", "TPOT p90 ms", "goodput/
 OURS, THEIRS = "baton bench", "vllm bench serve"
 EVEN_BURSTINESS = 1e6
 """Shape of vLLM's gaps between requests: hardly any spread."""
+STREAMS, TOKENS_PER_S = 50, 20.0
+"""Of the server of known moments."""
 Figures = Mapping[str, float]
 
 
@@ -115,7 +120,7 @@ def show(rounds: list[dict[str, Figures]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.generator.beside_vllm", description=__doc__)
-    parser.add_argument("url", help="of a running deployment")
+    parser.add_argument("url", nargs="?", default="", help="of a running deployment; none: of known moments")
     parser.add_argument("--tokenizer", type=Path, required=True, help="directory with the model's tokenizer, for vLLM")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--rate", type=float, default=6.0, help="requests/s")
@@ -129,13 +134,16 @@ def main() -> int:
 
     def work(stages: StageDisplay) -> None:
         set_up(directory_of(""), VLLM, stages)
-        model = ClientEndpoint(options.url, "", "").client().model()
         seeds = count(1)
         print(machine())
-        with TemporaryDirectory() as folder, theirs(options, model, seeds, Path(folder)) as measured:
+        with TemporaryDirectory() as folder, ExitStack() as running:
+            if not options.url:
+                log = Path(folder) / "server.log"
+                options.url = running.enter_context(steady_server(log, STREAMS, TOKENS_PER_S, batch=1))
+            model = ClientEndpoint(options.url, "", "").client().model()
             ways: dict[str, Callable[[], Figures]] = {
                 OURS: partial(ours, options, model, seeds, stages),
-                THEIRS: measured,
+                THEIRS: running.enter_context(theirs(options, model, seeds, Path(folder))),
             }
             rounds = in_turns(ways, options.rounds, warm_up=1)
         stages.settle()

@@ -20,6 +20,7 @@ from msgspec import Struct
 from benchmarks.generator.core_waits import CoreWaits
 
 HEADERS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 FIRST_TOKEN_S = 0.02
 """Shortest time from a request to its first token."""
 MAX_BODY_BYTES = 1 << 20
@@ -42,7 +43,7 @@ class Told(Struct):
 class CompletionBody(Struct):
     """What a request asks for."""
 
-    prompt: list[int]
+    prompt: list[int] | str
     max_tokens: int
 
 
@@ -72,16 +73,27 @@ class SteadyAnswers(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._path == b"/moments":
-            answer = msgspec.json.encode(self._told)
-            self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer)
+            self._answer(self._told)
+            return
+        if self._path == b"/v1/models":
+            self._answer({"object": "list", "data": [{"id": "none", "object": "model"}]})
+            return
+        if self._path != b"/v1/completions":
+            self._transport.write(NOT_FOUND)
             return
         asked = msgspec.json.decode(self._body, type=CompletionBody)
-        moments = self._told.moments[",".join(map(str, asked.prompt))] = Moments(time.perf_counter(), [])
+        moments = Moments(time.perf_counter(), [])
+        if isinstance(asked.prompt, list):
+            self._told.moments[",".join(map(str, asked.prompt))] = moments
         self._transport.write(HEADERS)
         loop = asyncio.get_running_loop()
         step = int((loop.time() + FIRST_TOKEN_S) / self._interval_s) + 1
         self._next = step * self._interval_s + self._phase()
         loop.call_at(self._next, self._write, moments, asked.max_tokens)
+
+    def _answer(self, content: object) -> None:
+        body = msgspec.json.encode(content)
+        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
     def _write(self, moments: Moments, tokens: int) -> None:
         if self._transport.is_closing():
