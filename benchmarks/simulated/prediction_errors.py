@@ -1,9 +1,9 @@
 """Measures how far predictions of first tokens are off: `python -m benchmarks.simulated.prediction_errors`.
 
 The router that predicts is the same, simulated and real. In a simulation with the steps' true costs nothing is unknown
-but what comes after a prediction; `--noise` makes each step longer or shorter by up to that share. With `--real DIR` the
-first load is sent to real services whose engines sleep for the same costs, and simulated with the costs that these have
-learned; both reports are left in DIR for `./baton bench --compare`.
+but what comes after a prediction; `--noise` makes each step longer or shorter by up to that share. With `--real DIR`
+the first load is sent to real services whose engines sleep for the same costs, and simulated with the costs that these
+have learned; both reports are left in DIR for `./baton bench --compare`.
 """
 
 import argparse
