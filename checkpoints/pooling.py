@@ -100,7 +100,7 @@ def _method(directory: Path, modules: dict[str, str]) -> PoolingMethod | None:
     given = read_object(directory / modules["Pooling"] / "config.json")
     modes = {key for key, value in given.items() if key.startswith("pooling_mode_") and value is True}
     known = {field: method for field, method in _METHOD_FIELDS.items() if field in modes}
-    named = {"lasttoken": "last"}.get(str(given.get("pooling_mode")), given.get("pooling_mode"))
+    named: Any = "last" if given.get("pooling_mode") == "lasttoken" else given.get("pooling_mode")
     if not modes and named in get_args(PoolingMethod):
         method: PoolingMethod = named
         return method
@@ -118,7 +118,7 @@ def _token_ids(directory: Path, words: tuple[str, ...]) -> tuple[int, ...]:
     from checkpoints.vocabulary.reading import tokenizer_of
 
     tokenizer = tokenizer_of(directory)
-    ids = [tokenizer.token_to_id(word) for word in words]
+    ids: list[Any] = [tokenizer.token_to_id(word) for word in words]
     for word, id in zip(words, ids, strict=True):
         if id is None:
             raise ConfigError("score_tokens", given, f"{word!r} is no token of {directory.name}")

@@ -137,6 +137,7 @@ class Gateway:
             self.workers.adapters,
             self.workers.block_sizes,
             self.unloaded,
+            self.workers.pooling,
         )
         running = (
             self.discovery.run(),

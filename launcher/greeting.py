@@ -4,7 +4,9 @@ import json
 import shlex
 from pathlib import Path
 
+from checkpoints.pooling import read_pooling
 from contracts.errors import GatewayError
+from contracts.pooling import Pooling
 from infra.completions_client import CompletionsClient
 from infra.network.listening import http_url, is_local
 from infra.process.hub_kernels import notice
@@ -55,6 +57,9 @@ def text(
     model = model_name(url, key, config.tls_cert)
     more = f" --cacert {shlex.quote(config.tls_cert)}" if config.tls_cert else ""
     more += ' -H "Authorization: Bearer $BATON_API_KEY"' if config.api_keys else ""
+    pooling = read_pooling(directory, config.engine) if directory is not None else None
+    if pooling is not None:
+        return "\n".join([*lines, "", "Try it:", pooled_line(url, model, pooling, more), "", ending])
     lines += ["", "Try it:", curl_line(url, model, directory, more)]
     if directory is not None and "tools" in chat_template(directory):
         lines += ["", "or with a tool to call:", tool_line(url, model, more)]
@@ -68,6 +73,14 @@ def curl_line(url: str, model: str, directory: Path | None, more: str = "") -> s
     if directory is None or chat_template(directory):
         return _curl(f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(EXAMPLE_QUESTION)]}, more)
     return _curl(f"{url}/v1/completions", {"model": model, "prompt": "Once upon a time", "max_tokens": 32}, more)
+
+
+def pooled_line(url: str, model: str, pooling: Pooling, more: str = "") -> str:
+    """Returns a curl command that asks for a vector, or for scores of documents."""
+    if pooling.task == "embed":
+        return _curl(f"{url}/v1/embeddings", {"model": model, "input": EXAMPLE_QUESTION}, more)
+    documents = ["A fox told a story.", "It rained in Paris."]
+    return _curl(f"{url}/v1/rerank", {"model": model, "query": EXAMPLE_TOOL_QUESTION, "documents": documents}, more)
 
 
 def tool_line(url: str, model: str, more: str = "") -> str:

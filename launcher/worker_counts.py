@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from checkpoints.model_location import downloaded
 from checkpoints.model_size import TYPICAL_SIZE, ModelSize, model_size
+from checkpoints.pooling import read_pooling
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
 from launcher.host.gpus import USABLE_MEMORY_SHARE, gpu_name
@@ -73,7 +74,8 @@ def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None, nu
     """Decides the numbers of workers, and how many GPUs each has.
 
     `directory`: the model's; None for a hub id. `numa_nodes`: of a host without GPUs, each with workers of its own.
-    Raises `ConfigError` for workers that take more GPUs than there are.
+    Raises `ConfigError` for workers that take more GPUs than there are, and `ModelError` for a model of vectors that is
+    not served.
     """
     engine, about_width = with_gpus(options, gpus, directory)
     widths = widths_of(engine)
@@ -82,6 +84,8 @@ def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None, nu
         return expected_split(gpus.name(), sized(options, directory), workers, max(widths))
 
     wish = WorkerCounts(options.prefill, options.decode)
+    if options.prefill is None and directory is not None and read_pooling(directory, options.engine) is not None:
+        wish = wish._replace(prefill=0)  # nothing is handed over
     prefill, decode = counted(wish, gpus, widths, by_cost, max(1, numa_nodes))
     taken = prefill * widths.prefill + decode * widths.decode
     if gpus.shared and gpus.number and max(widths) > 1 and taken > gpus.number:

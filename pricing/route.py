@@ -33,6 +33,7 @@ class RouteRequest(NamedTuple):
     owner: Owner = Owner()
     tpots: Mapping[str, float] = {}  # strictest s per token wanted by the sequences on a decode worker, by its epoch
     tpot: float = inf  # highest expected s per token at which these samples need not wait
+    pooled: bool = False  # a result of the prompt is wanted, and no tokens: one worker computes it
 
 
 class Choice(NamedTuple):

@@ -92,6 +92,22 @@ class OllamaLoadedModels(Struct, kw_only=True):
     models: list[OllamaLoadedModel]
 
 
+class OllamaEmbedded(Struct, kw_only=True):
+    """The vectors of all inputs, in their order."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int = 0  # ns
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+
+
+class OllamaEmbedding(Struct, kw_only=True):
+    """The vector of one text."""
+
+    embedding: list[float]
+
+
 class OllamaShown(Struct, kw_only=True):
     """Describes a model."""
 

@@ -5,10 +5,13 @@ from typing import Any, TypeVar
 
 from gateway.errors import invalid
 from gateway.ollama.schemas import (
+    NEUTRAL_EMBED_FIELDS,
     NEUTRAL_FIELDS,
     NEUTRAL_GENERATE_FIELDS,
     NEUTRAL_OPTIONS,
     OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaRequest,
     OllamaShowRequest,
@@ -34,6 +37,16 @@ def parse_ollama_chat(body: bytes, unknown: UnknownFields = REFUSED) -> OllamaCh
 def parse_ollama_generate(body: bytes, unknown: UnknownFields = REFUSED) -> OllamaGenerateRequest:
     """Returns the body of a single prompt. Raises `APIError` if anything is wrong with it."""
     return _request(json_object(body), OllamaGenerateRequest, NEUTRAL_GENERATE_FIELDS, unknown)
+
+
+def parse_ollama_embed(body: bytes, unknown: UnknownFields = REFUSED) -> OllamaEmbedRequest:
+    """Returns the body of /api/embed. Raises `APIError` if anything is wrong with it."""
+    return converted(implemented(json_object(body), NEUTRAL_EMBED_FIELDS), OllamaEmbedRequest, unknown)
+
+
+def parse_ollama_embedding(body: bytes, unknown: UnknownFields = REFUSED) -> OllamaEmbeddingRequest:
+    """Returns the body of /api/embeddings. Raises `APIError` if anything is wrong with it."""
+    return converted(implemented(json_object(body), NEUTRAL_EMBED_FIELDS), OllamaEmbeddingRequest, unknown)
 
 
 def parse_ollama_show(body: bytes, unknown: UnknownFields = REFUSED) -> OllamaShowRequest:

@@ -11,6 +11,7 @@ from gateway.openai.bodies.parameters import ANY_VALUE, ONLY_EMPTY, NeutralValue
 from gateway.openai.bodies.schemas import MAX_STOPS, Penalty, StopText
 from gateway.openai.bodies.tools import MAX_TOOLS, Function
 
+MAX_INPUTS = 2048  # texts of one request
 Name = Annotated[str, Meta(max_length=256)]
 OllamaStops = Annotated[list[StopText], Meta(max_length=MAX_STOPS)]
 
@@ -48,6 +49,10 @@ NEUTRAL_FIELDS: Mapping[str, NeutralValues] = {
     "logprobs": only(False),
     "top_logprobs": only(0),
     "shift": only(False, True),
+}
+NEUTRAL_EMBED_FIELDS: Mapping[str, NeutralValues] = {
+    "keep_alive": ANY_VALUE,  # the model stays loaded
+    "options": ANY_VALUE,  # a vector does not depend on how tokens are sampled
 }
 NEUTRAL_GENERATE_FIELDS: Mapping[str, NeutralValues] = {
     **NEUTRAL_FIELDS,
@@ -128,6 +133,22 @@ class OllamaGenerateRequest(OllamaRequest, frozen=True, kw_only=True, forbid_unk
     system: str | None = None
     raw: bool | None = None  # the prompt is a text, and not the user's message
     truncate: bool | None = None
+
+
+class OllamaEmbedRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of /api/embed."""
+
+    model: str
+    input: str | Annotated[list[str], Meta(max_length=MAX_INPUTS)]
+    truncate: bool | None = None  # false: a text longer than the model takes is refused, not cut
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+
+
+class OllamaEmbeddingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of /api/embeddings, which /api/embed has replaced."""
+
+    model: str
+    prompt: str = ""  # empty: loads the model
 
 
 class OllamaShowRequest(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from msgspec import structs
 from contracts.adapters import HeldAdapter
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Sampling, TokenIds
-from gateway.errors import APIError, conflict, invalid, no_model
+from contracts.pooling import Pooling
+from gateway.errors import APIError, conflict, invalid, no_model, not_offered
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANY_CALLER, Caller
 from gateway.openai.admitted import Admitted
@@ -82,6 +83,7 @@ class PromptAdmission:
         adapters: Callable[[], Mapping[str, HeldAdapter]],
         block_sizes: Callable[[], Collection[int]],
         unloaded: UnloadedModel,
+        pooling: Callable[[], Pooling | None] = lambda: None,
     ) -> None:
         self.tokenizer = tokenizer
         self.grammars = grammars
@@ -97,6 +99,7 @@ class PromptAdmission:
         self._adapters = adapters
         self._block_sizes = block_sizes
         self._unloaded = unloaded
+        self.pooling = pooling
         self._admitting = 0  # answers whose prompts are being checked
         self._threads = TurnThreads(TOKENIZER_THREADS, "tokenizer")
         self._long = TurnThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
@@ -118,7 +121,8 @@ class PromptAdmission:
         With `cuts`, a limit of output tokens beyond the context is reduced to the context, and not refused. With
         `drops`, the oldest turns of a conversation beyond the context are left out.
         """
-        await self._loaded(caller)
+        await self.loaded(caller)
+        self._refuse_pooling("chats")
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
             prompt = await self.chat_tokens(body, self._most(body, drops and not cuts), caller.party, drops)
@@ -130,7 +134,7 @@ class PromptAdmission:
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             markers = self._format.markers(use)
             admitted = self._admit(body, prompt, "messages", None, sampling, caller, markers)
-            admitted = await self._with_keys(admitted, "messages", caller.party)
+            admitted = await self.with_keys(admitted, "messages", caller.party)
             if use is None and self._format.thinking is None:
                 return Admitted([admitted], PlainText)
             parser, customs = partial(self._format.parser, tail, use), custom_names_of(body)
@@ -172,14 +176,15 @@ class PromptAdmission:
         `default` is the limit of output tokens of a body without one; None: the rest of the context.
         """
         prompts = body.prompts()
-        await self._loaded(caller)
+        await self.loaded(caller)
+        self._refuse_pooling("completions")
         with self.room(body, len(prompts)):
             form, most = form_of(body), self._most(body)
             infill = self._infill(body)
 
             def tokenized() -> list[list[int]]:
                 return [
-                    self._known(prompt, most)
+                    self.known(prompt, most)
                     if isinstance(prompt, list)
                     else infill.tokens(prompt, body.suffix or "", most)
                     if infill is not None
@@ -194,7 +199,7 @@ class PromptAdmission:
             default = 1 if body.only_echo() else default
             left = [self._last(body, ids) for ids in tokens]
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in left]
-            return Admitted([await self._with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
+            return Admitted([await self.with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str, party: TenantShare) -> T:
         """Runs `work` here for short prompts, and for longer prompts on a thread with a deadline. Raises `APIError`.
@@ -207,11 +212,11 @@ class PromptAdmission:
             threads = self._threads if size <= LONG_PROMPT_CHARACTERS else self._long
             return await threads.run(work, party, size, RENDER_TIMEOUT_S)
         except TooManyTokens as error:
-            raise _too_long(param, self.context(), error.count, error.counted) from None
+            raise too_long(param, self.context(), error.count, error.counted) from None
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_TIMEOUT_S:g} s", param, "too_long") from None
 
-    async def _with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
+    async def with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
         """Adds the keys of the prompt's blocks, if any worker reports its cached blocks."""
         prompt, sizes = admitted.prompt, self._block_sizes()
         if not sizes:
@@ -244,7 +249,7 @@ class PromptAdmission:
     def admitting(self) -> int:
         return self._admitting
 
-    async def _loaded(self, caller: Caller) -> None:
+    async def loaded(self, caller: Caller) -> None:
         """Waits for a model that was unloaded while it was idle. Raises `APIError`."""
         if self._unloaded.waiting > self._config.max_waiting:
             raise self._in_progress.full()
@@ -288,13 +293,19 @@ class PromptAdmission:
             raise no_model(body.model, self._model, adapters)
         return adapters[body.model].digest
 
-    def _known(self, ids: list[int], most: int | None) -> list[int]:
+    def known(self, ids: list[int], most: int | None, param: str = "prompt") -> list[int]:
         """Returns a client's token ids after checking their number and the vocabulary."""
         size = self.tokenizer.vocabulary
         if most is not None and len(ids) > most:
             raise TooManyTokens(len(ids), counted=True)
-        check_ids((min(ids, default=0), max(ids, default=0)), size, "prompt")
+        check_ids((min(ids, default=0), max(ids, default=0)), size, param)
         return ids
+
+    def _refuse_pooling(self, what: str) -> None:
+        """Raises `APIError` if the model gives vectors or scores alone."""
+        if (pooling := self.pooling()) is not None:
+            given = "embeds texts: use /v1/embeddings" if pooling.task == "embed" else "scores texts: use /v1/rerank"
+            raise not_offered(f"the model {self._model}", what, f"it {given}")
 
     def _tail(self, prompt: list[int]) -> str:
         """Returns the text of a prompt's last tokens, with special tokens, to find out whether thinking has begun."""
@@ -336,6 +347,17 @@ class PromptAdmission:
         room = self.context() - (body.limit() or 1) if self.context() else len(prompt)
         return last_tokens(prompt, body.truncate_prompt_tokens, room)
 
+    def prompt_of(self, body: SamplingFields, ids: list[int], caller: Caller) -> Prompt:
+        return Prompt(
+            ids,
+            len(ids),
+            salt=self._tenants.salt(caller, body.cache_salt or ""),
+            priority=caller.allowed(body.priority),
+            adapter=self._adapter(body),
+            tenant=caller.tenant or self._tenants.salt(caller),
+            weight=caller.weight,
+        )
+
     def _admit(
         self,
         body: SamplingFields,
@@ -350,7 +372,7 @@ class PromptAdmission:
         if not prompt:
             raise invalid(f"{param} has no tokens", param, "empty_prompt")
         if len(prompt) >= context:  # a worker with a shorter context has come meanwhile
-            raise _too_long(param, context, len(prompt))
+            raise too_long(param, context, len(prompt))
         room = context - len(prompt)
         limit = body.limit() or None
         if limit is None and body.max_tokens == 0 and not (isinstance(body, CompletionRequest) and body.echo):
@@ -360,15 +382,7 @@ class PromptAdmission:
             raise _overflow(context, f"{param} has {len(prompt)} and {name} asks for {limit}", name)
         check_prompt(sampling, len(prompt))
         return AdmittedPrompt(
-            prompt=Prompt(
-                prompt,
-                len(prompt),
-                salt=self._tenants.salt(caller, body.cache_salt or ""),
-                priority=caller.allowed(body.priority),
-                adapter=self._adapter(body),
-                tenant=caller.tenant or self._tenants.salt(caller),
-                weight=caller.weight,
-            ),
+            prompt=self.prompt_of(body, prompt, caller),
             sampling=sampling,
             limits=limits_of(body, self.tokenizer, limit or min(default or room, room), sampling.grammar),
             stops=StopStrings(body.stops()),
@@ -394,7 +408,7 @@ def _check_arguments(messages: list[dict[str, Any]]) -> None:
             raise invalid(what, f"messages[{number}].tool_calls", "too_many_values")
 
 
-def _too_long(param: str, context: int, tokens: int, counted: bool = True) -> APIError:
+def too_long(param: str, context: int, tokens: int, counted: bool = True) -> APIError:
     told = f"prompt is too long: {tokens} tokens > {context - 1} maximum"  # an answer has a token at least
     return _overflow(context, f"{param} alone has {'' if counted else 'at least '}{tokens}", param, told)
 

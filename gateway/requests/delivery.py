@@ -13,6 +13,7 @@ class Delivery:
     def __init__(self) -> None:
         self.tokens: list[int] = []  # delivered
         self.prompt_scores: Scores | None = None  # came with the first token
+        self.vector = b""  # came with the end, fp32
         self._early: dict[int, Emitted] = {}  # by the index of their first token
 
     @property
@@ -54,6 +55,7 @@ class Delivery:
         if seen > count:
             return None  # all tokens are known
         self.tokens += emitted.token_ids[seen:]
+        self.vector = emitted.vector or self.vector
         if self.prompt_scores is None:
             self.prompt_scores = emitted.prompt_scores
         if emitted.scores is not None and seen < count:

@@ -46,7 +46,7 @@ class Holdings:
         self._trace = trace
         requests: list[Request] = []
         for number, prompt in enumerate(prompts):
-            name = self._new_id() if number else self.id
+            name = self._new_id() if number or self._requests else self.id
             requests.append(self._open_requests.request(prompt, name, received, streaming, trace))
             if not self._over:
                 self._requests.append(requests[-1])

@@ -51,6 +51,7 @@ class LoadAccount(Generic[Known]):
             output_tokens=max(1, min(left, round(self._output_tokens))),
             tpots=self._entrance.wanted.of_all(),
             tpot=seconds_of(admitted.objective) / TPOT_SAFETY_FACTOR,
+            pooled=admitted.pooled,
         )
 
     def forecast(self, choice: Choice) -> Forecast | None:

@@ -208,7 +208,7 @@ class OpenRequests:
         if new is None:
             self._stale(worker, emitted.key, ended=emitted.finish is not None)
             return
-        if not new.token_ids:
+        if not new.token_ids and not sample.vector:
             if sample.gap:
                 self._restless[sample.key] = stream
         elif (attempt := sample.attempt) is not None and attempt.forecast is not None:

@@ -94,6 +94,7 @@ class AdmittedPrompt(Struct, frozen=True):
     promise: Objective = NO_OBJECTIVE  # the part of `objective` for which other requests are held back
     reserved: int = 0  # tokens of prompt and answers that are charged to its caller until the true number is known
     key: str = ""  # public part of the request's API key; empty if the gateway has no keys
+    pooled: bool = False  # a vector or score of the text is wanted, and no tokens
 
 
 class Sample:
@@ -130,6 +131,11 @@ class Sample:
     def prompt_scores(self) -> Scores | None:
         """Prompt scores, received with the first token; only one of a request's samples has them."""
         return self._delivery.prompt_scores
+
+    @property
+    def vector(self) -> bytes:
+        """The result of a text that is pooled, fp32; empty before its end."""
+        return self._delivery.vector
 
     @property
     def attempt_key(self) -> AttemptKey:

@@ -84,8 +84,8 @@ class Stream:
                 self._tell()
             return None, False
         self._decode()
-        if tokens:
-            self._clock(len(tokens), now)
+        if tokens or self.sample.vector:
+            self._clock(max(1, len(tokens)), now)
         end = self.sample.admitted.limits.stop_token_ids if new.finish == "stop" else ()
         first = len(self.sample.tokens) - len(tokens)
         for place, token in enumerate(tokens):

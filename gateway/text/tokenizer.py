@@ -88,15 +88,37 @@ class ModelTokenizer:
         self._check_length(text, most)
         return _token_ids(self._tokenizer, text, special, most)
 
-    def chat(self, chat: Chat, most: int | None = None) -> list[int]:
-        """Returns the token ids of a rendered chat. Special tokens in messages are treated according to `spelled`.
+    def encode_text(self, text: str, second: str | None, most: int, *, cuts: bool) -> list[int]:
+        """Returns the ids of a text, or of a pair of texts, with the tokens around them.
+
+        With `cuts` the end of the last text is left out beyond `most` tokens. Raises `TooManyTokens` as `encode` does.
+        """
+        if not cuts:
+            self._check_length(text + (second or ""), most)
+        tokenizer, is_pair = self._tokenizer, second is not None
+        first, other = (*tokenizer.encode_batch_fast([text, second or ""], add_special_tokens=False),)
+        around = tokenizer.num_special_tokens_to_add(is_pair)
+        if cuts and is_pair:
+            other.truncate(max(0, most - around - len(first)))
+        elif cuts:
+            first.truncate(max(0, most - around))
+        ids: list[int] = tokenizer.post_process(first, other if is_pair else None).ids
+        if len(ids) > most:
+            raise TooManyTokens(len(ids), counted=True)
+        return ids
+
+    def chat(self, chat: Chat, most: int | None = None, template: ChatTemplate | None = None) -> list[int]:
+        """Returns the token ids of a chat, rendered by the model's template, or by another `template`.
+
+        Special tokens in messages are treated according to `spelled`.
 
         Raises `APIError` if the template refuses the chat, and `TooManyTokens` as `encode` does.
         """
-        assert self.template is not None, "a chat is admitted only with a template"
+        template = template or self.template
+        assert template is not None, "a chat is admitted only with a template"
         if self._literal is None:
-            return self.encode(self.template.render(chat), special=False, most=most)
-        prompt = self._spelled.render(self.template.render, chat)
+            return self.encode(template.render(chat), special=False, most=most)
+        prompt = self._spelled.render(template.render, chat)
         if not prompt.marks:
             ids = self.encode(prompt.text, special=False, most=most)
             if not self._literal.is_forged(prompt.text, ids):

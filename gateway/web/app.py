@@ -22,6 +22,7 @@ from gateway.web.routes import (
     messages,
     models,
     ollama,
+    pooled,
     responses,
     tokens,
 )
@@ -29,11 +30,11 @@ from gateway.web.routes.absent import absent
 from gateway.web.serving import Serving
 from gateway.web.surface import Surface
 
+CHAT_ENDPOINT_GROUPS = (completions.endpoints, responses.endpoints, messages.endpoints)
+"""Endpoints of models that answer chats."""
 ENDPOINT_GROUPS = (
-    completions.endpoints,
-    responses.endpoints,
-    messages.endpoints,
     ollama.endpoints,
+    pooled.endpoints,
     tokens.endpoints,
     adapters.endpoints,
     models.endpoints,
@@ -45,7 +46,8 @@ ENDPOINT_GROUPS = (
 def make_app(gateway: Gateway) -> ASGIApp:
     """Returns the application of one gateway life. Raises `ConfigError` for a bad setting."""
     serving = Serving(gateway)
-    described = [endpoint for part in ENDPOINT_GROUPS for endpoint in part(serving)]
+    described = [one._replace(made_for="chats") for part in CHAT_ENDPOINT_GROUPS for one in part(serving)]
+    described += [endpoint for part in ENDPOINT_GROUPS for endpoint in part(serving)]
     endpoints = described + docs.endpoints(serving, described)
     routes = [Route(one.path, one.handle, methods=[one.method]) for one in endpoints]
 

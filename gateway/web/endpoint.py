@@ -33,4 +33,5 @@ class Endpoint(NamedTuple):
     shown: bool = True  # False: not in /openapi.json
     neutral: Mapping[str, NeutralValues] = {}  # unimplemented parameters, at harmless values
     aliases: Mapping[str, Alias] = {}  # other servers' names of parameters
+    made_for: Literal["any", "chats", "texts"] = "any"  # models that answer it: of chats, or of vectors and scores
     others: Mapping[int, Any] = {}  # types of further answers by status, except errors

@@ -1,6 +1,6 @@
 """What all endpoints have in common: reading requests, and answering them whole or with events."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,9 +15,11 @@ from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, send_events
 from gateway.openai.bodies.unknown_fields import IgnoredFieldsLog, UnknownFields
+from gateway.pooled.results import pooled_results
 from gateway.reports.traces import RequestTrace
 from gateway.requests.holdings import Holdings
 from gateway.requests.request import Request as Open
+from gateway.requests.sample import AdmittedPrompt
 from gateway.service import Gateway
 from gateway.web.body import BodyReader
 from gateway.web.disconnect import ClientGone, until_gone
@@ -91,6 +93,26 @@ class Serving:
                 media=media,
             )
         return await self.whole(request, open, collect(streams, parsers, shaper))
+
+    async def pooled(
+        self,
+        request: Request,
+        prompts: Sequence[AdmittedPrompt],
+        received: float,
+        answer: Callable[[list[bytes]], Iterable[bytes]],
+    ) -> Response:
+        """Answers with the pieces that `answer` makes of the prompts' results, fp32. Raises `APIError`."""
+        await self.admit(request, sum(prompt.reserved for prompt in prompts))
+        trace = self._trace(request, received)
+        try:
+            asking = pooled_results(holdings(request), prompts, received, trace)
+            open = await until_gone(request.receive, asking)
+            vectors = [one.samples[0].vector for one in open]
+            return PiecedAnswer(answer(vectors), server_timing(open))
+        except ClientGone:
+            return Response(status_code=STATUS_CLIENT_GONE)
+        finally:
+            holdings(request).end()
 
     def _trace(self, request: Request, received: float) -> RequestTrace | None:
         """Begins the request's trace, if it is sampled, and names its position to the client."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from contracts.adapters import HeldAdapter
+from contracts.pooling import Pooling
 from gateway.workers.worker import Worker
 
 Known = TypeVar("Known", bound=Worker)
@@ -44,6 +45,10 @@ class WorkerDirectory(Generic[Known]):
         often = Counter((one.name, one.digest) for one in held)
         best = sorted(held, key=lambda one: (often[one.name, one.digest], one.digest))
         return {one.name: one for one in best}
+
+    def pooling(self) -> Pooling | None:
+        """Returns how the model makes vectors or scores; None if it answers chats, or while there are no workers."""
+        return next((worker.record.pooling for worker in self if worker.record.pooling is not None), None)
 
     def block_sizes(self) -> set[int]:
         """Returns the block sizes, in tokens, of workers that report which blocks they have."""

@@ -32,11 +32,15 @@ class Router:
 
         Workers whose epochs are in `avoid`, or that are late, are used only if there is no other worker. KV passes only
         between workers with compatible KV. Without a fitting prefill worker, a decode worker takes the whole request,
-        and without a decode worker a prefill worker does.
+        and without a decode worker a prefill worker does. A prompt that is pooled goes to one worker: a prefill worker,
+        if there is one that is not a last resort.
         """
         self._turn += 1
         serving = [each for each in workers if each.serves(request.adapter)]
         prefills, decodes = self._in_turn(serving, "prefill"), self._in_turn(serving, "decode")
+        if request.pooled:
+            able = [each for each in prefills if not each.late and each.epoch not in avoid]
+            decodes, prefills = able or decodes or prefills, []
         fitting = {each.kind.content for each in prefills} & {each.kind.content for each in decodes}
         if not decodes:
             decodes, prefills = prefills, []

@@ -97,6 +97,8 @@ class Peer:
         self.pieces: list[Piece] = []
         self.decoders: dict[str, Peer] = {}
         fields = {"max_model_len": faults.get("max_model_len", 4096), "device": "test"}
+        if "pooling" in faults:
+            fields["pooling"] = faults["pooling"]
         if "fingerprint" in faults:
             fields |= {"fingerprint": faults["fingerprint"], "content": faults["fingerprint"]}
         self._endpoint = WorkerEndpoint(role, redis, secret, model, **fields)
@@ -279,6 +281,11 @@ class Peer:
             await self._fail(sequence, reason, retryable=fault.get("retryable", True))
             return
         if fault.get("mute"):
+            return
+        if pools := self.faults.get("pools"):
+            key = AttemptKey(*sequence.key, job.attempt)
+            pooled = Emitted(key, 0, [], "stop", TOLD["prefill"], vector=pools(job))
+            await self.say(job.sender, Tokens(sender=self.epoch, receiver=job.sender, emitted=[pooled]))
             return
         if self.role == "prefill" and isinstance(job, PrefillJob):
             sequence.sent += 1

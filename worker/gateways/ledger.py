@@ -142,8 +142,8 @@ class Ledger:
     def owed(self, gateway: str, most: int) -> list[Emitted]:
         """Returns a gateway's next message: up to `most` tokens, of the longest waiting sequences first.
 
-        Vectors count as tokens by their bytes. Empty if only failures are pending. Prompt scores may be large, so one result contains the scores of at most one
-        prompt.
+        Vectors count as tokens by their bytes. Empty if only failures are pending. Prompt scores may be large, so one
+        result contains the scores of at most one prompt.
         """
         found: list[Emitted] = []
         for entry in self._owing.get(gateway, {}).values():

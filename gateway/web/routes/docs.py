@@ -100,7 +100,8 @@ def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
         limits = ServerLimits(models, samples=gateway.config.max_samples)
         if front is not None:
             limits = ServerLimits(models, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)
-        return reply(api.document(limits))
+        left_out = "texts" if gateway.workers.pooling() is None else "chats"
+        return reply(api.document(limits, left_out))
 
     async def docs(request: Request) -> Response:
         return HTMLResponse(_DOCS_PAGE)

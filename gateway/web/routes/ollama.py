@@ -2,16 +2,21 @@
 
 import hashlib
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contracts.pooling import Pooling
 from gateway.errors import invalid, named, no_model
 from gateway.ollama.answers import (
     OllamaChatAnswer,
     OllamaDetails,
+    OllamaEmbedded,
+    OllamaEmbedding,
     OllamaGenerated,
     OllamaLoadedModel,
     OllamaLoadedModels,
@@ -22,11 +27,20 @@ from gateway.ollama.answers import (
     OllamaVersion,
     rfc3339,
 )
-from gateway.ollama.bodies import parse_ollama_chat, parse_ollama_generate, parse_ollama_show
+from gateway.ollama.bodies import (
+    parse_ollama_chat,
+    parse_ollama_embed,
+    parse_ollama_embedding,
+    parse_ollama_generate,
+    parse_ollama_show,
+)
 from gateway.ollama.schemas import (
+    NEUTRAL_EMBED_FIELDS,
     NEUTRAL_FIELDS,
     NEUTRAL_GENERATE_FIELDS,
     OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaRequest,
     OllamaShowRequest,
@@ -34,12 +48,18 @@ from gateway.ollama.schemas import (
 from gateway.ollama.shaper import OllamaShaper
 from gateway.ollama.translation import OLLAMA_FIELD_NAMES, chat_of, model_of, prompt_of, text_of
 from gateway.openai.admitted import Admitted
+from gateway.pooled.admission import admitted, check_dimensions, pooling_of, tokens_in
+from gateway.pooled.schemas import PooledFields
+from gateway.pooled.tokens import of_inputs
+from gateway.pooled.vectors import numbers, shortened
 from gateway.requests.request import Request as Open
+from gateway.requests.sample import AdmittedPrompt
 from gateway.web.endpoint import LINES_MEDIA, Endpoint
 from gateway.web.serving import Serving, caller, reply
 
 OLLAMA_VERSION = "0.12.6"
 """The version of Ollama whose API this is; its clients refuse older ones."""
+encode = msgspec.json.Encoder().encode
 NEVER = datetime(9999, 12, 31, tzinfo=UTC).timestamp()  # when a served model is unloaded
 
 
@@ -58,6 +78,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             event=OllamaChatAnswer,
             stream=LINES_MEDIA,
             neutral=NEUTRAL_FIELDS,
+            made_for="chats",
         ),
         Endpoint(
             "POST",
@@ -69,6 +90,27 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             event=OllamaGenerated,
             stream=LINES_MEDIA,
             neutral=NEUTRAL_GENERATE_FIELDS,
+            made_for="chats",
+        ),
+        Endpoint(
+            "POST",
+            "/api/embed",
+            api.embed,
+            "Makes vectors of texts, as Ollama does.",
+            body=OllamaEmbedRequest,
+            answer=OllamaEmbedded,
+            neutral=NEUTRAL_EMBED_FIELDS,
+            made_for="texts",
+        ),
+        Endpoint(
+            "POST",
+            "/api/embeddings",
+            api.embed_one,
+            "Makes the vector of a text, as older clients of Ollama ask.",
+            body=OllamaEmbeddingRequest,
+            answer=OllamaEmbedding,
+            neutral=NEUTRAL_EMBED_FIELDS,
+            made_for="texts",
         ),
         Endpoint("POST", "/api/show", api.show, shows, OllamaShowRequest, OllamaShown),
         Endpoint("GET", "/api/tags", api.tags, lists, answer=OllamaModels),
@@ -111,12 +153,60 @@ class OllamaAPI:
                 admitted = await front.chat(prompt_of(body), caller(request), cuts=True)
         return await self._answer(request, body, admitted, received, chat=False)
 
+    async def embed(self, request: Request) -> Response:
+        received, pooling = time.monotonic(), await self._vectors(request)
+        body = await self._serving.read(request, parse_ollama_embed)
+        inputs = [body.input] if isinstance(body.input, str) else body.input
+        check_dimensions(pooling, body.dimensions, self._gateway.model)
+        if not inputs:
+            self._check(model_of(body.model))
+            return reply(OllamaEmbedded(model=body.model, embeddings=[]))
+        prompts = await self._texts(request, body.model, inputs, cuts=body.truncate is not False)
+        tokens, dimensions = tokens_in(prompts), body.dimensions or pooling.width
+
+        def answer(vectors: list[bytes]) -> Iterator[bytes]:
+            yield b'{"model":' + encode(body.model) + b',"embeddings":['
+            for index, vector in enumerate(vectors):
+                yield (b"," if index else b"") + encode(numbers(shortened(vector, dimensions, normalized=True)))
+            spent = int(1e9 * (time.monotonic() - received))
+            yield b'],"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (spent, tokens)
+
+        return await self._serving.pooled(request, prompts, received, answer)
+
+    async def embed_one(self, request: Request) -> Response:
+        received, _ = time.monotonic(), await self._vectors(request)
+        body = await self._serving.read(request, parse_ollama_embedding)
+        if not body.prompt:
+            self._check(model_of(body.model))
+            return reply(OllamaEmbedding(embedding=[]))
+        prompts = await self._texts(request, body.model, [body.prompt], cuts=True)
+
+        def answer(vectors: list[bytes]) -> Iterator[bytes]:
+            yield encode(OllamaEmbedding(embedding=numbers(vectors[0])))
+
+        return await self._serving.pooled(request, prompts, received, answer)
+
+    async def _vectors(self, request: Request) -> Pooling:
+        """Returns how the model makes vectors. Raises `APIError` if it does not."""
+        front, ready = self._gateway.front(), self._gateway.workers.ready
+        return await pooling_of(front, ready, request.scope["path"], caller(request), "embed")
+
+    async def _texts(self, request: Request, model: str, inputs: list[str], *, cuts: bool) -> list[AdmittedPrompt]:
+        front, fields = (
+            self._gateway.front(),
+            PooledFields(model=model_of(model), truncate_prompt_tokens=-1 if cuts else None),
+        )
+        size = sum(map(len, inputs))
+        with named({"truncate_prompt_tokens": "truncate"}):
+            return await admitted(front, fields, len(inputs), of_inputs(front, inputs), size, "input", caller(request))
+
     async def show(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_ollama_show)
         self._check(model_of(body.model or body.name))
         front = self._gateway.front()
         details = self._details()
         kinds = {"tools": front.calls_tools, "thinking": front.thinks, "insert": front.tokenizer.infill is not None}
+        capabilities = ["completion", *(kind for kind, has in kinds.items() if has)]
         info: dict[str, Any] = {"general.architecture": details.family, "general.basename": self._gateway.root}
         if front.context():
             info[f"{details.family}.context_length"] = front.context()
@@ -126,7 +216,7 @@ class OllamaAPI:
             template=front.tokenizer.template_source or "",
             details=details,
             model_info=info,
-            capabilities=["completion", *(kind for kind, has in kinds.items() if has)],
+            capabilities=capabilities if front.pooling() is None else ["embedding"],
             modified_at=rfc3339(self._gateway.created),
         )
         return reply(shown)

@@ -51,10 +51,12 @@ class OpenAPI:
                 self._components[name]["required"].remove(field)
         self._schema_of = dict(zip(map(id, types), schemas, strict=True))
 
-    def document(self, limits: ServerLimits) -> Schema:
-        """Returns the document as plain data."""
+    def document(self, limits: ServerLimits, left_out: str = "") -> Schema:
+        """Returns the document as plain data, without endpoints that are made for models of the kind `left_out`."""
         paths: dict[str, Schema] = {}
         for endpoint in self._shown:
+            if endpoint.made_for == left_out:
+                continue
             path = _PARAMETER_REGEX.sub(r"{\1}", endpoint.path)
             paths.setdefault(path, {})[endpoint.method.lower()] = self._operation(endpoint, limits)
         return {

@@ -97,3 +97,15 @@ def test_what_is_not_usable_is_skipped() -> None:
 def test_without_a_decode_worker_a_prefill_worker_answers_the_whole_request() -> None:
     assert pick(Router(), [worker("p", "prefill")], 10) == Route("", "p")
     assert pick(Router(), [], 10) is None
+
+
+def test_a_pooled_prompt_goes_to_one_worker_that_computes_prompts() -> None:
+    workers = [worker("p", "prefill"), worker("d", "decode")]
+
+    def route(among: list[Worker]) -> Route:
+        choice = Router(hand_off_always=True).pick(among, RouteRequest(10, pooled=True), 0.0)
+        assert choice is not None
+        return choice.route
+
+    assert route(workers) == Route("", "p")
+    assert route(workers[1:]) == Route("", "d")

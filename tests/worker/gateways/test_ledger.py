@@ -37,6 +37,22 @@ def test_a_higher_attempt_kills_the_lower_one() -> None:
     assert ledger.emit(Emitted(KEY, 0, [7])) is None
 
 
+def test_a_vector_comes_with_the_end_and_comes_again_when_asked() -> None:
+    ledger = begun()
+    vector = bytes(64 << 10)
+    assert ledger.emit(Emitted(KEY, 0, [], "stop", vector=vector)) == "gateway"
+    for _ in range(2):
+        (found,) = ledger.owed("gateway", 256)
+        assert (found.token_ids, found.finish, found.vector) == ([], "stop", vector)
+        ledger.sent([found])
+        assert ledger.owed("gateway", 256) == []
+        assert ledger.ask(KEY, 0) is not None
+    other = KEY._replace(request="gateway-2")
+    ledger.begin(other, "gateway", 0, 100.0)
+    ledger.emit(Emitted(other, 0, [], "stop", vector=vector))
+    assert len(ledger.owed("gateway", 256)) == 1, "two such vectors are a message each"
+
+
 def test_a_cancelled_sequence_never_comes_back_until_its_tombstone_falls() -> None:
     ledger = begun()
     assert ledger.cancel(KEY, now=0.0)

@@ -1,0 +1,102 @@
+"""Turns texts into prompts whose states are pooled, or refuses them: checks lengths, token ids and capacity."""
+
+from collections.abc import Callable, Sequence
+
+from contracts.messages.sampling import Limits, Sampling
+from contracts.pooling import Pooling, PoolingTask
+from gateway.errors import APIError, invalid, not_offered, unavailable
+from gateway.keys.caller import Caller
+from gateway.openai.admission import PromptAdmission, too_long
+from gateway.openai.bodies.schemas import CompletionRequest
+from gateway.pooled.schemas import PooledFields
+from gateway.requests.sample import AdmittedPrompt
+
+MAX_TEXTS_AT_ONCE = 128
+"""Texts of one request that are in progress at workers; the next ones follow when these have ended."""
+GREEDY, NO_TOKENS = Sampling(seed=0, temperature=0.0), Limits(max_tokens=1)
+
+WHAT = {
+    **dict.fromkeys(("embeddings", "embed"), "embeddings"),
+    "rerank": "reranking",
+    "score": "scoring of texts",
+}
+"""What is asked for, by the end of a path."""
+
+Tokenize = Callable[[int, bool], list[list[int]]]
+"""Returns the tokens of all texts, at most so many of each: with True their ends are cut, else `TooManyTokens`."""
+
+
+async def pooling_of(
+    front: PromptAdmission, ready: Callable[[], bool], path: str, caller: Caller, task: PoolingTask | None = None
+) -> Pooling:
+    """Returns how the model pools, when it is loaded; while workers are `ready` they have told it.
+
+    Raises `APIError` if it answers chats, if it has another task than `task`, or while no worker has told it.
+    """
+    await front.loaded(caller)
+    pooling = front.pooling()
+    if pooling is None and not ready():
+        raise unavailable("no worker is ready", "no_workers", 2.0)
+    if pooling is None:
+        raise not_offered(path, WHAT[path.rpartition("/")[2]], "it answers chats and completes texts")
+    if task is not None and pooling.task != task:
+        raise not_offered(path, WHAT[path.rpartition("/")[2]], "the model scores pairs of texts: use /v1/rerank")
+    return pooling
+
+
+async def admitted(
+    front: PromptAdmission, body: PooledFields, texts: int, tokenize: Tokenize, size: int, param: str, caller: Caller
+) -> list[AdmittedPrompt]:
+    """Returns the prompts of texts, `texts` in number and of `size` characters or ids together. Raises `APIError`."""
+    pooling, context = front.pooling(), front.context()
+    cut = body.truncate_prompt_tokens
+    most = context if cut is None or cut < 0 else min(cut, context)
+    common = CompletionRequest(model=body.model, prompt="", priority=body.priority)
+    with front.room(common, min(texts, MAX_TEXTS_AT_ONCE)):
+        found = await front.tokenized(lambda: tokenize(most, cut is not None), size, param, caller.party)
+        prompts = [_admitted(front, common, ids, param, caller) for ids in found]
+        if pooling is None or pooling.method != "last":  # a whole text is computed, whatever is cached
+            return prompts
+        return [await front.with_keys(each, param, caller.party) for each in prompts]
+
+
+def _admitted(
+    front: PromptAdmission, body: CompletionRequest, ids: list[int], param: str, caller: Caller
+) -> AdmittedPrompt:
+    if not ids:
+        raise invalid(f"{param} has no tokens", param, "empty_prompt")
+    if len(ids) > front.context():  # a worker with a shorter context has come meanwhile
+        raise too_long(param, front.context(), len(ids))
+    return AdmittedPrompt(
+        prompt=front.prompt_of(body, ids, caller),
+        sampling=GREEDY,
+        limits=NO_TOKENS,
+        objective=caller.objective,
+        promise=caller.promise,
+        reserved=len(ids),
+        key=caller.key,
+        pooled=True,
+    )
+
+
+def tokens_in(prompts: Sequence[AdmittedPrompt]) -> int:
+    return sum(len(each.prompt.token_ids) for each in prompts)
+
+
+def check_dimensions(pooling: Pooling, wanted: int | None, model: str) -> None:
+    """Raises `APIError` for a number of dimensions that the model's vectors cannot be cut to."""
+    if wanted is None or wanted == pooling.width:
+        return
+    problem: str | None = None
+    if not pooling.matryoshka:
+        problem = f"{model} was not trained to have its vectors cut; they have {pooling.width} dimensions"
+    elif wanted > pooling.width:
+        problem = f"{wanted} are more than the {pooling.width} of {model}"
+    elif pooling.dimensions and wanted not in pooling.dimensions:
+        problem = f"{model} has vectors of {', '.join(map(str, pooling.dimensions))}, and not of {wanted}"
+    if problem is not None:
+        raise _refused(problem)
+
+
+def _refused(problem: str) -> APIError:
+    return invalid(f"dimensions: {problem}", "dimensions", "invalid_value")
