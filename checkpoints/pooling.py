@@ -66,6 +66,14 @@ def read_pooling(directory: Path, options: EngineOptions) -> Pooling | None:
     )
 
 
+def is_bidirectional(config: dict[str, Any]) -> bool:
+    """Returns whether the config of a decoder says that its tokens see the tokens behind them, too."""
+    text = config.get("text_config") or {}
+    return any(
+        each.get("is_causal") is False or bool(each.get("use_bidirectional_attention")) for each in (config, text)
+    )
+
+
 def longest_text(directory: Path) -> int:
     """Returns the tokens that sentence-transformers takes of a text; 0: as many as the model has positions."""
     found = read_object(directory / "sentence_bert_config.json").get("max_seq_length")

@@ -7,7 +7,7 @@ import torch
 from msgspec import structs
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from checkpoints.pooling import longest_text
+from checkpoints.pooling import is_bidirectional, longest_text
 from checkpoints.vocabulary.reading import tokenizer_of
 from checkpoints.vocabulary.settings import named_tokens, settings_of
 from contracts.errors import ConfigError, ModelError
@@ -62,6 +62,8 @@ def load_encoder(
     classifies = pooling.task == "score"
     kind = AutoModelForSequenceClassification if classifies else AutoModel
     own = load_own_model(directory, found, device, dtype, progress, kind, () if classifies else HEADS_BESIDE_STATES)
+    if is_bidirectional(raw_config(directory)):
+        _refuse_causal(own, found, device)
     described = found.described((BLOCK_LAYER,))
     progress("hashing weights", 0.0)
     spec = make_spec(described, dtype, config.block_size, checkpoint.digest(computation(described)))
@@ -77,6 +79,16 @@ def load_encoder(
         is_ours=False,
         pooler=Pooler(pooling, whole=True),
     )
+
+
+def _refuse_causal(own: Any, found: OwnConfig, device: torch.device) -> None:
+    """Raises `ModelError` if a token's state does not depend on the token behind it, as the config says it does."""
+    with torch.inference_mode():
+        texts = torch.tensor([[1, 2], [1, 3]], device=device)
+        first, other = own(input_ids=texts, output_hidden_states=True).hidden_states[-1][:, 0]
+    if torch.equal(first, other):
+        what = "its config says that tokens see the tokens behind them, and transformers' code computes it as causal"
+        raise ModelError(f"{found.name}: {what}")
 
 
 def read_encoder_config(directory: Path, options: EngineConfig) -> OwnConfig:

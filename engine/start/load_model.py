@@ -10,7 +10,7 @@ from msgspec import structs
 
 from checkpoints.gguf.unpacking import GGUF_INDEX
 from checkpoints.model_location import CODE_PATTERNS, DESCRIPTION_PATTERNS, locate
-from checkpoints.pooling import longest_text, read_pooling
+from checkpoints.pooling import is_bidirectional, longest_text, read_pooling
 from contracts.errors import ConfigError, ModelError, OptionError
 from contracts.pooling import Pooling
 from engine.adapters.slots import AdapterSlots
@@ -118,7 +118,10 @@ def _ours(config: EngineConfig, directory: Path, pooling: Pooling | None) -> Mod
                 f"--model-impl: 'transformers': {directory.name} is a GGUF file, which only our own code reads"
             )
         return "--model-impl transformers asks for it"
-    names = read_json(directory / "config.json").get("architectures") or []
+    raw = read_json(directory / "config.json")
+    names = raw.get("architectures") or []
+    if pooling is not None and is_bidirectional(raw):
+        return "each of its tokens sees all others"
     if config.model_impl == "auto" and served_architecture(names) is None:
         return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
     try:

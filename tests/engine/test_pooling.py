@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    Gemma3TextConfig,
     LlamaConfig,
     ModernBertConfig,
     Qwen3Config,
@@ -147,6 +148,17 @@ def test_an_encoders_vectors(kind: str, pooling: str, tmp_path: Path) -> None:
     texts = [[2 + each % 126 for each in ids] for ids in make_prompts([*LENGTHS, longest], 128)]
     pooled = [states(model, ids)[0] if pooling == "cls_token" else states(model, ids).mean(0) for ids in texts]
     assert_close(results(engine, texts), [functional.normalize(each, dim=0) for each in pooled])
+
+
+def test_a_decoder_whose_tokens_see_all_others_is_computed_so(tmp_path: Path) -> None:
+    config = Gemma3TextConfig(
+        **SIZES, num_key_value_heads=2, head_dim=8, intermediate_size=64, use_bidirectional_attention=True
+    )
+    model = saved(tmp_path, AutoModel.from_config(config))
+    with_modules(tmp_path, "pooling_mode_mean_tokens")
+    texts = [[2 + each % 126 for each in ids] for ids in make_prompts(LENGTHS, 128)]
+    pooled = [functional.normalize(states(model, ids).mean(0), dim=0) for ids in texts]
+    assert_close(results(make_engine(tmp_path, max_model_len=64), texts), pooled)
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
