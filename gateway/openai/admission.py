@@ -68,7 +68,8 @@ class PromptAdmission:
 
     The length of `in_progress` is the number of answers in progress or waiting. `workers_context` returns the shortest
     limit among the workers, in tokens, or 0 while there are none, `adapters` the adapters that requests may name, and
-    `block_sizes` the block sizes, in tokens, of workers that report their cached blocks.
+    `block_sizes` the block sizes, in tokens, of workers that report their cached blocks. `pooling` returns how the
+    model makes vectors or scores, or None if it answers chats.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class PromptAdmission:
         adapters: Callable[[], Mapping[str, HeldAdapter]],
         block_sizes: Callable[[], Collection[int]],
         unloaded: UnloadedModel,
-        pooling: Callable[[], Pooling | None] = lambda: None,
+        pooling: Callable[[], Pooling | None],
     ) -> None:
         self.tokenizer = tokenizer
         self.grammars = grammars
@@ -348,6 +349,7 @@ class PromptAdmission:
         return last_tokens(prompt, body.truncate_prompt_tokens, room)
 
     def prompt_of(self, body: SamplingFields, ids: list[int], caller: Caller) -> Prompt:
+        """Returns the prompt of a caller's tokens. Raises `APIError` for an unknown model."""
         return Prompt(
             ids,
             len(ids),

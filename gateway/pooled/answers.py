@@ -7,13 +7,13 @@ import msgspec
 
 from gateway.pooled.schemas import (
     Embedding,
+    PairScore,
+    PairScores,
     PooledUsage,
     RankedDocument,
     Ranking,
     RerankDocument,
     RerankRequest,
-    TextScore,
-    TextScores,
 )
 from gateway.pooled.vectors import in_base64, numbers
 
@@ -43,6 +43,6 @@ def ranking(id: str, scores: Sequence[float], body: RerankRequest, model: str, t
     return Ranking(id=f"rerank-{id}", model=model, usage=usage_of(tokens), results=results)
 
 
-def text_scores(id: str, scores: Sequence[float], model: str, tokens: int) -> TextScores:
-    data = [TextScore(index=index, score=score) for index, score in enumerate(scores)]
-    return TextScores(id=f"score-{id}", created=int(time.time()), model=model, data=data, usage=usage_of(tokens))
+def text_scores(id: str, scores: Sequence[float], model: str, tokens: int) -> PairScores:
+    data = [PairScore(index=index, score=score) for index, score in enumerate(scores)]
+    return PairScores(id=f"score-{id}", created=int(time.time()), model=model, data=data, usage=usage_of(tokens))

@@ -93,7 +93,7 @@ class Ranking(Struct, frozen=True, kw_only=True):
     results: list[RankedDocument]
 
 
-class TextScore(Struct, frozen=True, kw_only=True):
+class PairScore(Struct, frozen=True, kw_only=True):
     """The score of one pair of texts."""
 
     index: int
@@ -101,12 +101,12 @@ class TextScore(Struct, frozen=True, kw_only=True):
     score: float
 
 
-class TextScores(Struct, frozen=True, kw_only=True):
+class PairScores(Struct, frozen=True, kw_only=True):
     """The scores of all pairs, in their order."""
 
     id: str
     object: Literal["list"] = "list"
     created: int
     model: str
-    data: list[TextScore]
+    data: list[PairScore]
     usage: PooledUsage

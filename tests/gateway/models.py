@@ -113,6 +113,22 @@ def unigram(directory: Path, *, template: str | None = None, normalized: bool = 
     return _save(directory, tokenizer, settings, template, 0, config)
 
 
+def word_pieces(directory: Path, **config: Any) -> Path:
+    """A WordPiece tokenizer with tokens around texts and pairs, as BERT's; a file may ask to cut texts and to pad."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(WORDS * 4, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.enable_truncation(128)
+    tokenizer.enable_padding(length=128)
+    settings = {"tokenizer_class": "BertTokenizer", "sep_token": "[SEP]", "cls_token": "[CLS]", "eos_token": "[SEP]"}
+    return _save(directory, tokenizer, settings, None, 0, {"model_type": "bert", **config})
+
+
 def _save(
     directory: Path,
     tokenizer: Tokenizer,

@@ -22,11 +22,11 @@ from gateway.pooled.bodies import (
 from gateway.pooled.schemas import (
     Embeddings,
     EmbeddingsRequest,
+    PairScores,
     PooledFields,
     Ranking,
     RerankRequest,
     ScoreRequest,
-    TextScores,
 )
 from gateway.pooled.tokens import of_inputs, of_pairs
 from gateway.pooled.vectors import likenesses, numbers, shortened
@@ -55,7 +55,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             for path in ("/v1/rerank", "/v2/rerank", "/rerank")
         ),
         *(
-            Endpoint("POST", path, api.score, scores, ScoreRequest, TextScores, aliases=SCORE_ALIASES, made_for="texts")
+            Endpoint("POST", path, api.score, scores, ScoreRequest, PairScores, aliases=SCORE_ALIASES, made_for="texts")
             for path in ("/v1/score", "/score")
         ),
     ]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, processors
+from transformers import AutoTokenizer
 
 from gateway.pooled.tokens import of_inputs, of_pairs
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
-from tests.gateway.models import CHATML, byte_level
+from tests.gateway.models import CHATML, byte_level, word_pieces
 
 PAIR = ("a quick fox?", "The lazy dog jumps over the lazy dog.")
 ROLES = (
@@ -65,3 +66,13 @@ def test_a_template_that_knows_queries_and_documents_renders_the_pair(tmp_path: 
     tokenizer = ModelTokenizer(byte_level(tmp_path, template=ROLES))
     (ids,) = of_pairs(front(tokenizer), [PAIR], asks=True)(999, False)
     assert tokenizer.written(ids) == f"Q{PAIR[0]}D{PAIR[1]}"
+
+
+def test_berts_texts_and_pairs_are_tokenized_as_by_transformers(tmp_path: Path) -> None:
+    word_pieces(tmp_path)
+    tokenizer, reference = ModelTokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    single, pair = of_inputs(front(tokenizer), [PAIR[0]]), of_pairs(front(tokenizer), [PAIR], asks=False)
+    assert single(99, False) == [reference(PAIR[0])["input_ids"]]
+    assert single(4, True) == [reference(PAIR[0], truncation=True, max_length=4)["input_ids"]]
+    assert pair(99, False) == [reference(*PAIR)["input_ids"]]
+    assert pair(12, True) == [reference(*PAIR, truncation="only_second", max_length=12)["input_ids"]]
