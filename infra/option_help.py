@@ -62,7 +62,8 @@ def _settings_note(settings: bool) -> str:
 
 def _head(config: type[Struct], prog: str) -> list[str]:
     text = getdoc(config) or ""
-    return [f"usage: ./{prog} [OPTIONS]", "", *(line for part in text.splitlines() for line in _wrapped(part) or [""])]
+    called = f"./{prog}" if prog.startswith("baton ") else f"python -m {prog.removeprefix('python -m ')}"
+    return [f"usage: {called} [OPTIONS]", "", *(line for part in text.splitlines() for line in _wrapped(part) or [""])]
 
 
 def _described(fields: Iterable[OptionField], brief: bool) -> list[str]:

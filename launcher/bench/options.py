@@ -13,8 +13,11 @@ from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
 class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     """Puts a load on an OpenAI-compatible endpoint, and measures what its clients see: TTFT, TPOT and goodput.
 
-    Examples: ./baton bench --rate 4 | ./baton bench http://host:8000 --find-goodput --prompt-tokens 512 --output-tokens
-    64 | ./baton bench --trace mooncake.jsonl | ./baton bench --compare before.json after.json
+    Examples:
+      ./baton bench --rate 4
+      ./baton bench http://host:8000 --find-goodput --prompt-tokens 512 --output-tokens 64
+      ./baton bench --trace mooncake.jsonl
+      ./baton bench --compare before.json after.json
     """
 
     url: EndpointURL = ""

@@ -21,8 +21,10 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
     """Names the cheapest deployment that keeps an objective, from a model's config.json, without a GPU.
 
     Kinds of devices, numbers, tensor-parallel widths, number formats, split or not: estimated all, simulated the best.
-    Examples: ./baton plan --model meta-llama/Llama-3.1-70B --devices H100=8 --price H100=3 --rate 4 --prompt-tokens
-    2000 --output-tokens 200 --slo-ttft-ms 1000 --slo-tpot-ms 50 | ./baton plan --memory --model meta-llama/Llama-3.1-8B
+    Examples:
+      ./baton plan --model meta-llama/Llama-3.1-70B --devices H100=8,L4=8 --price H100=3 --rate 4
+      ./baton plan --model mine --prompt-tokens 2000 --slo-ttft-ms 1000 --slo-tpot-ms 50
+      ./baton plan --memory --model meta-llama/Llama-3.1-8B
     """
 
     model: ModelConfigSource

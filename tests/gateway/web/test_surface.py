@@ -101,6 +101,11 @@ async def test_no_page_reads_the_operators_figures(running: Running, path: str) 
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
+async def test_an_empty_key_is_none(running: Running) -> None:
+    """As Prometheus in compose.yaml sends it where clients need no key."""
+    assert (await running.client.get("/metrics", headers={"authorization": "Bearer"})).status_code == 200
+
+
 async def test_who_is_no_page_is_told_nothing_of_pages(running: Running) -> None:
     answer = await running.client.get("/v1/models")
     assert not [name for name in answer.headers if name.startswith("access-control")]
