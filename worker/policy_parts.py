@@ -45,7 +45,8 @@ class PolicyParts(NamedTuple):
 def check_tokens(token_ids: list[int], vocab_size: int) -> None:
     """Raises `MessageError` for ids outside the vocabulary, which would fail a whole step."""
     try:
-        fit = not token_ids or np.frombuffer(array("I", token_ids), np.uintc).max() < vocab_size  # a third of min and max
+        # An array's maximum takes a third of the time of a list's.
+        fit = not token_ids or np.frombuffer(array("I", token_ids), np.uintc).max() < vocab_size
     except OverflowError:
         fit = False  # negative, or beyond 32 bits
     if not fit:

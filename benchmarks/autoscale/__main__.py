@@ -52,7 +52,9 @@ def main() -> int:
     parser.add_argument("--autoscale", default="prefill=1:4,decode=1:4,up=10s,down=60s")
     parser.add_argument("--gpu", default="B200", help="kind of GPU of each worker, by its data sheet")
     parser.add_argument("--start", type=float, default=15.0, help="s that a worker takes to start")
-    parser.add_argument("--fixed", default="4+4,3+3,2+3,3+2", help="fixed prefill and decode workers, with commas between them")
+    parser.add_argument(
+        "--fixed", default="4+4,3+3,2+3,3+2", help="prefill+decode workers of fixed set-ups, with commas"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 

@@ -9,7 +9,7 @@ from dashboard.charts import load_data
 from dashboard.figures import Outcome
 from dashboard.source import Snapshot
 from gateway.reports.intervals import bucket
-from infra.redis.records import INTERVAL_S, IntervalRecord, RoleUse, StatsSample, WorkerLoad
+from infra.redis.records import INTERVAL_S, IntervalRecord, Judgement, RoleUse, StatsSample, WorkerLoad
 from infra.redis.registry import MAX_FINISHED
 from tests.dashboard.samples import finished
 
@@ -19,7 +19,8 @@ HOUR = 3600.0
 
 def interval(ago: float, good: int = 0, late: int = 0, **more: object) -> IntervalRecord:
     """Sums that ended `ago` s ago; good requests took 100 ms, late ones 900 ms to the first token."""
-    outcomes = {name: count for name, count in (("good", good), ("late", late)) if count}
+    counts: dict[Judgement, int] = {"good": good, "late": late}
+    outcomes = {judgement: count for judgement, count in counts.items() if count}
     ttft = {bucket(ms): count for ms, count in ((100.0, good), (900.0, late)) if count}
     return structs.replace(IntervalRecord("g", NOW - ago, outcomes, ttft=ttft), **more)
 

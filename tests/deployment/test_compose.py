@@ -79,9 +79,9 @@ def test_a_profile_adds_prometheus_and_grafana_with_the_files_of_the_checkout() 
         mounted = [str(each).split(":") for each in made[name]["volumes"]]
         files = {target: Path(source) for source, target, *_ in mounted if target.startswith(wanted)}
         assert len(files) == 3 and all(file.is_file() for file in files.values()), files
-    mounted = [str(each) for each in made["prometheus"]["volumes"]]
-    assert f"{ROOT}/keys/dashboard:/run/secrets/key:ro" in mounted
-    (targets,) = [each for each in mounted if each.endswith("/etc/prometheus/targets.json:ro")]
+    volumes = [str(each) for each in made["prometheus"]["volumes"]]
+    assert f"{ROOT}/keys/dashboard:/run/secrets/key:ro" in volumes
+    (targets,) = [each for each in volumes if each.endswith("/etc/prometheus/targets.json:ro")]
     ((target,), labels) = json.loads(Path(targets.split(":")[0]).read_text())[0].values()
     host, port = target.split(":")
     assert (made[host]["image"], port, labels) == (IMAGE, "8000", {"__scheme__": "https"})

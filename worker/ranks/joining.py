@@ -10,6 +10,7 @@ def meeting(directory: str, backend: DistributedBackend, config: EngineConfig) -
     """Returns how ranks meet in an empty directory. Sums on a CPU are deterministic whatever is asked for."""
     return MeetingFile(f"{directory}/meeting", backend, config.deterministic or backend != "nccl")
 
+
 def join(shard: Shard, way: RankWires | MeetingFile) -> SharedMemoryCollective | DistributedCollective:
     """Raises `RankError` if another rank does not come."""
     return DistributedCollective(shard, way) if isinstance(way, MeetingFile) else SharedMemoryCollective(shard, way)

@@ -16,7 +16,8 @@ from launcher.host.held_file import HeldFile
 from launcher.host.log_file import Inherited, LossyLog
 from launcher.host.process import READY_STAGE
 from launcher.host.signals import Signals
-from launcher.host.supervisor import FIRST_RESTART_DELAY_S, MAX_RESTART_DELAY_S, StartFailed, StopAsked, Supervisor
+from launcher.host.supervised_service import FIRST_RESTART_DELAY_S, MAX_RESTART_DELAY_S
+from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.on_ray.node.process import OWNER_FILE, advertised, make_directory, make_process, node_environment
 from launcher.on_ray.node.restarted import was_restarted
 from launcher.on_ray.order import Order

@@ -131,7 +131,7 @@ def _keep(start: Start, tests: int, log: int) -> None:
         os.environ.update(start.environment)
         sys.argv = [start.module, *start.options]
         if start.forks_ranks:
-            worker.start.RankProcesses = ForkedRanks  # type: ignore[misc]
+            vars(worker.start)["RankProcesses"] = ForkedRanks
         with start.host.inside():
             _run(start.module)
     os.close(log)

@@ -25,6 +25,7 @@ class MutantMemory:
 
     def __init__(self, memory: KVMemory, spec: KVSpec, mutation: str) -> None:
         self._memory = memory
+        self.devices = memory.devices
         self.counts = memory.counts
         self.descriptors: tuple[int, ...] = ()  # not shared: all KV passes through `write`
         self._spec = spec

@@ -20,6 +20,7 @@ from pricing.route import Choice, RouteRequest
 from pricing.steps import StepCosts
 from tests.gateway.workers.test_routes_by_cost import BLOCK, COSTS, NOW, D, P, worker
 
+NO_PREFILL: tuple[Candidate | None, ...] = (None,)
 PROMPT_BLOCKS = 40
 
 
@@ -69,7 +70,7 @@ def plainly(workers: list[Worker], request: RouteRequest, turn: int) -> Choice |
     routes = [
         prices([first] if first else [], [each], pools, request, False)
         for each in seconds
-        for first in firsts or [None]
+        for first in firsts or NO_PREFILL
     ]
     pairs_first = sorted(chain.from_iterable(routes), key=lambda each: each.prompt is each.decode)
     by_decode = sorted(pairs_first, key=lambda each: seconds.index(each.decode.candidate))
