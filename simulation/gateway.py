@@ -30,28 +30,13 @@ from pricing.route import Choice
 from pricing.standing import Standing
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.rate_limits import SimulatedLimits
+from simulation.request import SimulatedRequest
 from simulation.senders import Senders, SimulatedSender
 from simulation.timeline import Timeline
 from simulation.token_ids import token_ids
 from worker.events import AttemptFailure
 from workloads.outcome import RequestOutcome
 from workloads.request import NextTurn, TimedRequest
-
-
-class SimulatedRequest:
-    """A request in progress, as its client sees it."""
-
-    def __init__(self, timed: TimedRequest, sender: SimulatedSender, request: Request, visit: Visit) -> None:
-        self.due_s = timed.due_s
-        self.then = timed.request.then
-        self.sender = sender
-        self.request = request
-        self.visit = visit
-        self.sample = request.samples[0]
-        self.checks = 0  # number of the newest planned check at the gate
-        self.counted = False  # as demand
-        self.first_s = self.last_s = 0.0  # when its first and its last token so far came
-        self.gaps_ms: list[float] = []
 
 
 class SimulatedGateway:
