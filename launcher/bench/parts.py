@@ -25,7 +25,7 @@ from workloads.outcome import RequestOutcome
 from workloads.request import TimedRequest
 
 PART_TOKENS_PER_S = 10_000
-"""Output tokens that a process times well: 500 streams of 20 tokens/s."""
+"""Output tokens for which a process needs a fifth of a core: 500 streams of 20 tokens/s (`benchmarks.generator`)."""
 LENGTH_FORMAT, BEGIN_FORMAT = struct.Struct("<Q"), struct.Struct("<d")
 READY_LINE = b"ready\n"
 START_TIMEOUT_S = 60.0

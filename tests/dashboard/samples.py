@@ -17,11 +17,12 @@ from infra.redis.records import (
     KVCounts,
     Memory,
     RequestRecord,
+    RunMark,
     StatsSample,
     WorkerLoad,
     WorkerRecord,
 )
-from infra.redis.registry import RECORD_PURPOSE, add_finished, add_stats, publish
+from infra.redis.registry import RECORD_PURPOSE, add_finished, add_run_mark, add_stats, publish
 
 SIGNER = Signer(b"a secret that the page does not have", RECORD_PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"
@@ -156,6 +157,15 @@ def register(url: str, *records: WorkerRecord | GatewayRecord, ago: float = 0.0)
 
 def end(url: str, *records: FinishedRecord) -> None:
     write(url, lambda store: add_finished(store, list(records)))
+
+
+def mark(url: str, *marks: RunMark) -> None:
+
+    async def action(store: Store) -> None:
+        for each in marks:
+            await add_run_mark(store, each)
+
+    write(url, action)
 
 
 def sample(url: str, *samples: StatsSample) -> None:

