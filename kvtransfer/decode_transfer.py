@@ -86,7 +86,8 @@ class DecodeTransfer:
             self._payload_sockets.close()
             raise
         network.gatekeeper.watch(self._socket)
-        self._writers = PoolWriters(spec, memory, self._writer_gone)
+        is_offered = bool(self._payload_sockets.shm) and "pool" in self._payload_sockets.transports
+        self._writers = PoolWriters(spec, memory, self._writer_gone, is_offered=is_offered)
         self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets, self._writers, self._landings)
         self._malformed: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
         self.refused: Counter[str] = Counter()  # dropped frames, by reason

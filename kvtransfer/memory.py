@@ -35,7 +35,7 @@ class KVDevices(Protocol):
     """A pool in the memory of one or several GPUs."""
 
     def offered(self) -> bytes:
-        """Returns what `opened` takes in another process of this host."""
+        """Returns what `opened` takes in another process of this host. Raises `DeviceError` if there is no way."""
         ...
 
     def opened(self, offered: bytes, counts: Sequence[int]) -> PeerMemory:

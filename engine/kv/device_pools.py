@@ -77,7 +77,7 @@ class DevicePools:
         return self._pools[0].device
 
     def offered(self) -> bytes:
-        """Returns what `opened` takes in another process of this host."""
+        """Returns what `opened` takes in another process of this host. Raises `RankError` if nothing can be shared."""
         return msgspec.msgpack.encode(OfferedPools(self._handles(), self._vectors))
 
     def opened(self, offered: bytes, counts: Sequence[int]) -> "PeerPools":

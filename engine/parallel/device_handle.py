@@ -28,9 +28,16 @@ class DeviceHandle(Struct, frozen=True):
 
 
 def handle_of(tensor: Tensor) -> DeviceHandle:
-    """Returns the handle of a tensor that has a storage of its own, on a GPU."""
+    """Returns the handle of a tensor that has a storage of its own, on a GPU.
+
+    Raises `RankError` if the system cannot share it.
+    """
     untyped: Any = tensor.untyped_storage()
-    _, *values = untyped._share_cuda_()
+    try:
+        _, *values = untyped._share_cuda_()
+    except RuntimeError as error:
+        why = str(error).partition("\n")[0]
+        raise RankError(f"memory of {tensor.device} cannot be shared with another process: {why}") from error
     return DeviceHandle(*values)
 
 
@@ -40,13 +47,13 @@ def opened(handle: DeviceHandle, shape: Sequence[int], dtype: torch.dtype, devic
     Raises `RankError` if the GPU has no way to the memory, or the tensor has another size.
     """
     if handle.size < math.prod(shape) * dtype.itemsize:
-        raise RankError(f"a rank's KV pool has {handle.size} bytes, too few for {list(shape)} values")
+        raise RankError(f"another process's KV pool has {handle.size} bytes, too few for {list(shape)} values")
     storages: Any = torch.UntypedStorage
     values = (handle.allocation, handle.size, handle.offset, handle.counter, handle.counter_offset)
     try:
         storage = storages._new_shared_cuda(device.index or 0, *values, handle.event, handle.waits)
     except RuntimeError as error:
         why = str(error).partition("\n")[0]
-        raise RankError(f"{device} has no way to the memory of another rank's GPU: {why}") from error
+        raise RankError(f"{device} has no way to the memory of another process's GPU: {why}") from error
     made = torch.empty(0, dtype=dtype, device=device)
     return made.set_(storage, 0, tuple(shape), torch.empty(tuple(shape), device="meta").stride())

@@ -6,27 +6,37 @@ what the Offer tells, and without its farewell the end of the process is awaited
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from contracts.errors import MessageError
+from contracts.errors import DeviceError, MessageError
 from contracts.kv.spec import KVSpec
 from kvtransfer.memory import KVMemory
 from kvtransfer.transports.writer_process import process_of
 
 DESCRIPTOR_TEXT = b"\0"  # the text that descriptors go with, since a message has at least one byte
 
+log = logging.getLogger("baton.handoff")
+
 
 class PoolWriters:
     """The prefill workers of this host that may write into the pool, one for each link."""
 
-    def __init__(self, spec: KVSpec, memory: KVMemory, gone: Callable[[bytes], None]) -> None:
-        """`gone` is called with the link of a writer that writes no more."""
-        self.devices = b"" if memory.devices is None else memory.devices.offered()
-        shared = memory.descriptors or self.devices
-        self.fingerprint = spec.fingerprint() if shared else ""  # of the pool; empty if it is not shared
+    def __init__(
+        self, spec: KVSpec, memory: KVMemory, gone: Callable[[bytes], None], *, is_offered: bool = True
+    ) -> None:
+        """`gone` is called with the link of a writer that writes no more. `is_offered`: whether any may come."""
+        self.devices = b""
+        if is_offered and memory.devices is not None:
+            try:
+                self.devices = memory.devices.offered()
+            except DeviceError as error:
+                log.warning("KV from GPUs of this host passes through the host's memory: %s", error)
+        is_shared = is_offered and bool(memory.descriptors or self.devices)
+        self.fingerprint = spec.fingerprint() if is_shared else ""  # of the pool; empty if it is not shared
         self.counts = memory.counts
         self._descriptors = memory.descriptors
         self._gone = gone

@@ -67,8 +67,8 @@ class PayloadSessions:
         if session.landing is not None and session.landing.memory is None and not session.landing.is_over:
             return None
         sockets, writers = self._payload_sockets, self._writers
-        is_open = sockets.shm and "pool" in join.transports and "pool" in sockets.transports
-        pool = (writers.fingerprint, writers.counts, writers.devices) if is_open and writers.fingerprint else ()
+        is_open = "pool" in join.transports and writers.fingerprint
+        pool = (writers.fingerprint, writers.counts, writers.devices) if is_open else ()
         return session.offer(self._epoch, sockets.port, sockets.ipc, sockets.shm, *pool)
 
     def _begin(self, link: bytes, join: Join) -> PayloadSession:

@@ -34,7 +34,7 @@ from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.decode_handoff import DecodeHandoff
 from kvtransfer.transports.device_pool_channel import DevicePoolChannel
-from tests.engine.kv.peer_memory import UNREACHED, shared_on_device
+from tests.engine.kv.peer_memory import UNREACHED, UNSHARED, shared_on_device
 from tests.engine.simulated_device import SimulatedDevice, simulated_device
 from tests.engine.test_stream_order import Worker, decode, load, prompt
 from tests.kvtransfer.pair import until
@@ -274,9 +274,16 @@ def test_a_copy_waits_for_the_step_that_fills_its_blocks(loaded: LoadedEngine) -
     assert races(loaded, the_answer_goes_on, patches=NO_READINESS) == []
 
 
-@pytest.mark.parametrize("reached", [True, False])
+@pytest.mark.parametrize(
+    ("shared", "reached", "how"),
+    [
+        (True, True, "pool, not sealed"),
+        (True, False, f"shm, not sealed; not over pool: {UNREACHED}"),
+        (False, False, "shm, not sealed; not over pool: not offered"),
+    ],
+)
 def test_the_pool_is_taken_where_the_gpu_reaches_it_and_a_line_says_so(
-    reached: bool, loaded: LoadedEngine, caplog: pytest.LogCaptureFixture
+    shared: bool, reached: bool, how: str, loaded: LoadedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def chosen(device: SimulatedDevice) -> str:
         async with handoffs(loaded, device, "auto") as both:
@@ -285,9 +292,8 @@ def test_the_pool_is_taken_where_the_gpu_reaches_it_and_a_line_says_so(
             return both.link.channel.transport
 
     caplog.set_level("INFO", "baton.handoff")
-    with simulated_device() as device, shared_on_device(reached=reached):
+    with simulated_device() as device, shared_on_device(shared=shared, reached=reached):
         assert asyncio.run(chosen(device)) == ("pool" if reached else "shm")
     (line,) = [line for line in caplog.messages if line.startswith("KV goes to")]
-    assert line == f"KV goes to decode worker {DECODE} over " + (
-        "pool, not sealed" if reached else f"shm, not sealed; not over pool: {UNREACHED}"
-    )
+    assert line == f"KV goes to decode worker {DECODE} over {how}"
+    assert any(line.endswith(UNSHARED) for line in caplog.messages) is not shared

@@ -11,15 +11,18 @@ from torch import Tensor
 from contracts.errors import RankError
 from engine.parallel.device_handle import DeviceHandle
 
+UNSHARED = "memory of cuda:0 cannot be shared with another process: operation not supported"
 UNREACHED = "cuda:0 has no way to the memory of another process's GPU: peer access is not supported"
 
 
 @contextmanager
-def shared_on_device(*, reached: bool = True) -> Iterator[None]:
-    """Inside, handles are of this process's tensors; `reached`: whether this GPU has a way to them."""
+def shared_on_device(*, shared: bool = True, reached: bool = True) -> Iterator[None]:
+    """Inside, handles are of this process's tensors; `reached`: whether this GPU has a way to `shared` memory."""
     known: list[Tensor] = []
 
     def handle_of(tensor: Tensor) -> DeviceHandle:
+        if not shared:
+            raise RankError(UNSHARED)
         known.append(tensor)
         return DeviceHandle(b"", tensor.nbytes, len(known) - 1, b"", 0, b"", False)
 
