@@ -9,6 +9,9 @@ Deterministic sums are made here:
 Both ways add in fp32, in the tree of `engine.parallel.sums`, and round once. So a row's sum has the same bits whatever
 other rows a step has. The second way moves 2 (R - 1) / R n numbers to each rank, as many as NCCL's ring does; the first
 one (R - 1) n, in one operation instead of two.
+
+PyTorch's symmetric memory has sums in one operation over peer memory, in the order of ranks. They are not used: its
+rendezvous refuses ranks whose GPUs have the same number, as here, where each rank sees one GPU.
 """
 
 import os

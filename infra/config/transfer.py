@@ -15,7 +15,7 @@ class TransferOptions(Struct, frozen=True, kw_only=True):
         Meta(
             description="transport of KV between workers: tcp or nixl (RDMA, by the extra nixl) between hosts, on one "
             "host ipc (a Unix socket), shm (a ring in shared memory) or pool (prefill workers write into the KV pool of"
-            " a decode worker, from CPU to CPU or from GPU to GPU); auto: the best that both workers support, nixl if "
+            " a decode worker on a CPU, or from GPU to GPU); auto: the best that both workers support, nixl if "
             "both have RDMA"
         ),
     ] = "auto"

@@ -162,11 +162,11 @@ class Joining:
         if offer.pool != self._spec.fingerprint() or len(offer.counts) != len(self._spec.groups):
             raise ValueError("its blocks have another form")
         check_own_socket(offer.shm)
-        if bool(offer.devices) != (self._devices is not None):
-            raise ValueError("one pool is in a GPU, and the other is not")
         into = self._spec, offer.counts, self._control, self._config.frame
-        if self._devices is None:
+        if not offer.devices:
             return PoolChannel(self._asked(offer), *into)
+        if self._devices is None:
+            raise ValueError("its pool is in a GPU, and this worker has none")
         peer = self._devices.opened(offer.devices, offer.counts)
         return DevicePoolChannel(self._asked(offer), *into, peer)
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from kvtransfer.events import (
     Unpinned,
 )
 from kvtransfer.handoff import HandoffKey
+from kvtransfer.memory import KVDevices
 from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.protocol.decode_handoff import DecodeHandoffState
 from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
@@ -250,6 +251,15 @@ async def test_the_best_that_both_have_is_chosen(decode: str, chosen: str) -> No
         channel = sender._links[DECODE].channel
         assert channel is not None and channel.transport == chosen
         await sender.close()
+
+
+async def test_a_worker_on_a_gpu_writes_what_it_has_read_into_the_pool_of_a_cpu() -> None:
+    async with pair(WAYS["pool"], QUICK) as both:
+        both.source.devices = cast(KVDevices, object())
+        both.run(1, [1, 2, 5])
+        await both.unpinned(1)
+        assert both.equal(1) and both.target.writes == 3 * LAYERS
+        assert [link.channel.transport for link in both.outbound._links.values() if link.channel] == ["pool"]
 
 
 async def test_a_pair_without_a_common_transport_fails_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
