@@ -120,3 +120,5 @@ class StepResult(Struct, frozen=True, array_like=True):
     proposed: dict[int, Proposal] = {}  # by index of a work, draft tokens behind its tokens; see `Work.propose`
     states: dict[int, bytes] = {}  # by index of a work, the hidden state of its last token, or its pooled result, fp32
     proposing: float = 0.0  # seconds of the executor's proposer
+    repeats: int = 1
+    """Steps in a row, each of which computed the token that the one before had sampled; see `Scheduler.repeat`."""

@@ -78,7 +78,7 @@ class DrawnResults:
         proposed = {
             index: Proposal([DRAWN_TOKEN] * work.propose) for index, work in enumerate(plan.works) if work.propose
         }
-        return StepResult(plan.step, tokens, accepted=accepted, proposed=proposed, proposing=proposing_s)
+        return StepResult(plan.step, tokens, accepted=accepted, proposed=proposed, proposing=proposing_s, repeats=count)
 
     def _accepted(self, work: Work) -> list[int]:
         """Draws the indices of accepted draft tokens, which end before the first rejected one."""

@@ -42,7 +42,7 @@ class SimulatedPeers:
         worker, now = peer.worker, self._timeline.now
         if not worker.alive:
             return
-        backlog, taken = worker.status.backlog(), worker.taken
+        backlog, taken = worker.backlog(), worker.taken
         worker.keys.heard(GATEWAY_EPOCH, peer.kept.heard, now)
         news = []
         while (each := worker.keys.owed(GATEWAY_EPOCH)) is not None:

@@ -1,20 +1,24 @@
 """Decode steps of one batch as one event: while no sequence ends and nothing comes, only the context grows.
 
-The event's result has a token of each sequence for each of its steps. The worker learns from it as from one step. An
-event that comes meanwhile ends it behind the step that runs then, as if each step were an event of its own. The next
-plan computes the new tokens together, so a prompt that joins it finds a smaller budget, and what gateways hear of the
-context is some steps old: that is the error.
+The event's result has a token of each sequence for each of its steps. An event that comes meanwhile ends it behind the
+step that runs then, and a gateway that asks meanwhile hears of the steps that have ended, as if each were an event of
+its own. What stays different is what the worker learns of its costs: from all these steps as from one, and only when
+the last one has ended.
 """
 
-from math import floor
+from bisect import bisect_right
 
 from msgspec import structs
 
 from engine.plan import StepPlan
 from engine.schedule.chunking import Chunking
+from pricing.backlog import Backlog
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork
 from simulation.deployment import SimulatedDevice
+
+STEPS_IN_AVERAGES = 16
+"""Equal steps after which an average of them is within a hundredth of their time."""
 
 
 class RepeatedSteps:
@@ -34,31 +38,47 @@ class RepeatedSteps:
         proposing_s: float = 0.0,
     ) -> None:
         self.plan = plan
+        self.work = work  # of the first step
         self.count = count
         self.began = began
         self.proposing_s = proposing_s
-        seconds = device.seconds(work)
+        self._first_s = device.seconds(work) + beside_s + proposing_s
+        self._growth_s = 0.0  # by which each step is longer than the one before
+        self._pause_s = device.pause_s
         if count > 1:
             last = structs.replace(work, context=work.context + work.sequences * (count - 1))
-            seconds = (seconds + device.seconds(last)) / 2
-        self.each_s = seconds + beside_s + proposing_s + device.pause_s
-        self._pause_s = device.pause_s
+            self._growth_s = (device.seconds(last) - device.seconds(work)) / (count - 1)
 
     @property
     def ends(self) -> float:
-        return self.began + self.count * self.each_s - self._pause_s
+        return self._ended_at(self.count) - self._pause_s
 
     @property
     def busy_s(self) -> float:
         """Seconds for which the device computes."""
-        return self.count * (self.each_s - self._pause_s)
+        return self.ends - self.began - (self.count - 1) * self._pause_s
 
     def cut(self, now: float) -> bool:
         """Ends it behind the step that runs now; returns whether that is earlier."""
-        running = max(1, floor((now - self.began) / self.each_s) + 1)
+        running = self._ended(now) + 1
         earlier = running < self.count
         self.count = min(self.count, running)
         return earlier
+
+    def shown(self, backlog: Backlog, now: float) -> Backlog:
+        """Returns what the worker shows now, of what it showed when the first step began."""
+        ended = self._ended(now)
+        if not ended:
+            return backlog
+        context = backlog.context + ended * backlog.sequences
+        return structs.replace(backlog, context=context, age_ms=1000 * (now - self._ended_at(ended)))
+
+    def _ended_at(self, steps: int) -> float:
+        """Returns when this many steps, and the pauses behind them, have ended."""
+        return self.began + steps * (self._first_s + self._pause_s) + self._growth_s * steps * (steps - 1) / 2
+
+    def _ended(self, now: float) -> int:
+        return bisect_right(range(1, self.count), now, key=self._ended_at)
 
 
 class Repeats:
@@ -69,27 +89,29 @@ class Repeats:
         self._pause_s = pause_s
 
     def each_s(self, seconds: float) -> float:
-        """Returns the seconds of one of the steps that took `seconds` together."""
+        """Returns the mean seconds of the steps that took `seconds` together."""
         return (seconds - (self.count - 1) * self._pause_s) / self.count
 
 
 class RepeatedFit(StepFit):
-    """Learns from repeated steps as from one of them."""
+    """Learns from repeated steps as from the mean one."""
 
     def __init__(self, repeats: Repeats, seed: StepCosts) -> None:
         super().__init__(seed)
         self._repeats = repeats
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        super().learn(structs.replace(work, rows=0), self._repeats.each_s(seconds))
+        further = (self._repeats.count - 1) * work.sequences // 2
+        super().learn(structs.replace(work, context=work.context + further), self._repeats.each_s(seconds))
 
 
 class RepeatedChunking(Chunking):
-    """Learns from repeated steps as from one of them."""
+    """Learns from each of repeated steps: the average of few would be too old."""
 
     def __init__(self, repeats: Repeats, target: float, tokens_per_second: float) -> None:
         super().__init__(target, tokens_per_second)
         self._repeats = repeats
 
     def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
-        super().learn(prompt_tokens, decodes, self._repeats.each_s(seconds))
+        for _ in range(min(self._repeats.count, STEPS_IN_AVERAGES)):
+            super().learn(prompt_tokens, decodes, self._repeats.each_s(seconds))

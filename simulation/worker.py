@@ -5,8 +5,6 @@ from functools import partial
 from math import ceil
 from typing import Any, Protocol
 
-from msgspec import structs
-
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import AnyJob
 from engine.blocks.key_changes import KeyChanges
@@ -15,6 +13,7 @@ from engine.plan import BlockMove, StepPlan
 from engine.schedule.admission import GROWTH_SHARE
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.records import Role
+from pricing.backlog import Backlog
 from pricing.fit import StepFit
 from pricing.rates import MOVE_SECONDS, worth_bringing_back
 from simulation.deployment import SimulatedDevice
@@ -70,7 +69,6 @@ class SimulatedWorker:
         self._step: RepeatedSteps | None = None  # that runs
         repeats = self._repeats = Repeats(device.pause_s)
         rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
-        self._chunking = RepeatedChunking(repeats, device.step_target_s, rate)
         self._block_bytes = self.spec.groups[0].layers_bytes()
         worth = partial(
             worth_bringing_back,
@@ -91,7 +89,7 @@ class SimulatedWorker:
                 growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in self.blocks.groups],
                 shorter=device.shorter_share,
             ),
-            chunking=self._chunking,
+            chunking=RepeatedChunking(repeats, device.step_target_s, rate),
             fit=fit,
             speculation=drafts.speculation(self.blocks, fit) if drafts is not None else None,
         )
@@ -121,6 +119,11 @@ class SimulatedWorker:
         self.status.posted = self.status.posted.and_prompt(len(job.prompt.token_ids))
         self.taken = ticket
         self.post(job)
+
+    def backlog(self) -> Backlog:
+        """Returns the backlog that it tells gateways now."""
+        backlog = self.status.backlog()
+        return backlog if self._step is None else self._step.shown(backlog, self._timeline.now)
 
     def busy(self) -> bool:
         return self._step is not None or bool(self._inbox) or self.policy.busy()
@@ -160,21 +163,15 @@ class SimulatedWorker:
     def _begin(self, plan: StepPlan, now: float) -> None:
         now = max(now, self._moved_at)
         work = self.scheduler.launched_work
-        if self._most_repeats > 1 and work.rows:
-            work = structs.replace(work, rows=0)  # tokens of earlier steps, which the plan computes together
-        count = 1
         beside_s = self.device.adapters.step_seconds(plan)
         proposing_s = self._drafts.proposing_s(plan) if self._drafts is not None else 0.0
-        if self._most_repeats > 1 and not work.prompt_tokens:
-            budget = self._chunking.budget(self.device.step_tokens - work.sequences)
-            most = min(self._most_repeats, 1 + budget // work.sequences)
-            count = self.scheduler.steps_to_next_end(most)
+        count = self.scheduler.repeat(self._most_repeats)
         step = self._step = RepeatedSteps(plan, work, count, now, self.device, beside_s, proposing_s)
         if self._prefill is not None:
             layers = self.spec.groups[0].layers
             for layer in layers[:-1]:
                 written = partial(self._written, self._prefill, plan, layer)
-                self._timeline.at(now + step.each_s * (layer + 1) / len(layers), written)
+                self._timeline.at(now + (step.ends - now) * (layer + 1) / len(layers), written)
         self._timeline.at(step.ends, partial(self._collect, step))
 
     def _written(self, policy: PrefillPolicy, plan: StepPlan, layer: int) -> None:

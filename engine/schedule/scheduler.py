@@ -248,12 +248,23 @@ class Scheduler:
         """Returns the work of the newest step, which is launched and not collected."""
         return self._launched[-1].work
 
-    def steps_to_next_end(self, most: int) -> int:
-        """Returns after how many steps a sequence of the newest step ends or is handed off, from 1 to `most`."""
-        members = self._launched[-1].members
-        if any(each.hand_off or each.branches for each in members):
+    def repeat(self, most: int) -> int:
+        """Lets the newest step be carried out several times in a row, each with a token more of every sequence.
+
+        Returns how many times, from 1 to `most`: until a sequence ends or is handed off. Sequences get blocks for their
+        further tokens now; if these are short, it is until a sequence's last block is full. Fewer may be carried out.
+        A step with prompts is not repeated.
+        """
+        work, members = self._launched[-1].work, self._launched[-1].members
+        if most == 1 or work.prompt_tokens or any([each.hand_off or each.branches for each in members]):
             return 1
-        return max(1, min(most, *[each.end_length - len(each.tokens) for each in members]))
+        count = max(1, min(most, *[each.end_length - len(each.tokens) for each in members]))
+        for each in members:
+            wanted = each.planned + count - 1
+            if wanted > each.capacity and self._blocks.grow(each.blocks, wanted):
+                each.capacity = self._blocks.capacity(each.blocks)
+            count = min(count, each.capacity - each.planned + 1)
+        return count
 
     # a step ---------------------------------------------------------------------------------------------------------
 
@@ -335,7 +346,8 @@ class Scheduler:
                 progress += self._acceptance.fail(sequence, failed[index])
                 continue
             accepted = result.accepted.get(index, ())
-            sequence.computed += len(work.token_ids) - len(work.proposed) + len(accepted)
+            sequence.computed += len(work.token_ids) - len(work.proposed) + len(accepted) + result.repeats - 1
+            sequence.planned += result.repeats - 1
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
