@@ -9,7 +9,7 @@ import msgspec
 from contracts.errors import BatonError, ConfigError, GatewayError
 from infra.cli import parse
 from launcher.bench.calibration import calibrate
-from launcher.bench.html_report import SweptCurve, write_html
+from launcher.bench.html_report import SweptCurve, write_comparison, write_html
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
 from launcher.bench.rates import (
@@ -45,11 +45,18 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def compare(paths: Sequence[str]) -> int:
-    """Prints two reports beside each other. Raises `ConfigError` for files that are no reports."""
-    if len(paths) != 2:
-        raise ConfigError("--compare", " ".join(paths), "expected two files that --json wrote")
-    first, second = map(_read, paths)
-    print("\n".join(comparison(first, second, (Path(paths[0]).stem[-16:], Path(paths[1]).stem[-16:]))))
+    """Prints two reports beside each other, and writes the page of `--html FILE` behind them.
+
+    Raises `ConfigError` for files that are no reports.
+    """
+    files, page = (paths[:2], paths[3]) if len(paths) == 4 and paths[2] == "--html" else (paths, "")
+    if len(files) != 2:
+        raise ConfigError("--compare", " ".join(paths), "expected two files that --json wrote, and perhaps --html FILE")
+    first, second = map(_read, files)
+    names = Path(files[0]).stem[-16:], Path(files[1]).stem[-16:]
+    print("\n".join(comparison(first, second, names)))
+    if page:
+        write_comparison(page, {names[0]: first, f"{names[1]} " if names[0] == names[1] else names[1]: second})
     return ALL_ANSWERED
 
 

@@ -1,6 +1,6 @@
 """A report as one HTML file that needs nothing else: figures of a load, or curves of a sweep."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ from contracts.errors import ConfigError
 from launcher.bench.line_chart import Curve, LineChart
 from workloads.goodput import Trial, best
 from workloads.report import Percentiles, Report
-from workloads.table import SPREADS, table
+from workloads.table import SPREADS, comparison, table
 
 OPTION = "--html"
 PERCENTILE_NUMBERS = (50, 90, 95, 99, 100)
@@ -39,10 +39,21 @@ class SweptCurve(Struct, frozen=True):
 
 def write_html(path: str, machine: str, curves: Sequence[SweptCurve]) -> None:
     """Raises `ConfigError` if the file cannot be written."""
-    if not path:
-        return
+    if path:
+        _write(path, html_report(machine, curves))
+
+
+def write_comparison(path: str, reports: Mapping[str, Report]) -> None:
+    """Writes a page of two reports, by their names, in the same charts. Raises `ConfigError` as `write_html` does."""
+    (name, first), (other, second) = reports.items()
+    text = "\n".join(comparison(first, second, (name, other)))
+    body = f"<pre>{escape(text)}</pre>{''.join(_percentile_charts(reports))}"
+    _write(path, _page(f"{name} and {other}", first, f"{first.model} at {first.server}, {second.server}", body))
+
+
+def _write(path: str, page: str) -> None:
     try:
-        Path(path).write_text(html_report(machine, curves), encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(OPTION, path, error.strerror or "cannot be written") from None
 
@@ -51,26 +62,39 @@ def html_report(machine: str, curves: Sequence[SweptCurve]) -> str:
     """Returns the page. A single load is a curve with one trial. There is at least one trial."""
     first = curves[0].trials[0].report
     several = any(len(curve.trials) > 1 for curve in curves)
-    title = f"{first.model} at {first.server}"
+    body = _swept(curves) if several else _single(first)
+    return _page(f"{first.model} at {first.server}", first, machine, "".join(body))
+
+
+def _page(title: str, first: Report, subtitle: str, body: str) -> str:
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     slo = f"good: TTFT ≤ {first.slo.ttft_ms:g} ms and TPOT ≤ {first.slo.tpot_ms:g} ms"
-    body = _swept(curves) if several else _single(first)
     return (
         f"<!doctype html><html lang=en><head>{head}<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        f"<p>{escape(machine)}<br>{escape(slo)}</p>{''.join(body)}</body></html>\n"
+        f"<p>{escape(subtitle)}<br>{escape(slo)}</p>{body}</body></html>\n"
     )
 
 
 def _single(report: Report) -> Iterator[str]:
-    yield f"<pre>{escape(chr(10).join(table(report)))}</pre><div class=charts>"
+    yield f"<pre>{escape(chr(10).join(table(report)))}</pre>"
+    yield from _percentile_charts({"": report})
+
+
+def _percentile_charts(reports: Mapping[str, Report]) -> Iterator[str]:
+    slo = next(iter(reports.values())).slo
+    yield "<div class=charts>"
     for name, attribute in SPREADS[:3]:
-        spread: Percentiles = getattr(report, attribute)
-        limit = {"ttft_ms": report.slo.ttft_ms, "tpot_ms": report.slo.tpot_ms}.get(attribute)
+        spreads: dict[str, Percentiles] = {each: getattr(report, attribute) for each, report in reports.items()}
+        limit = {"ttft_ms": slo.ttft_ms, "tpot_ms": slo.tpot_ms}.get(attribute)
+        near = limit is not None and limit < 3 * max(spread.max for spread in spreads.values())
         chart = LineChart(
             x_title="percentile",
             y_title=f"{name}, ms",
-            curves=[Curve("", list(zip(PERCENTILE_NUMBERS, structs.astuple(spread)[1:], strict=True)))],
-            y_limit=(limit, "limit") if limit is not None and limit < 3 * spread.max else None,
+            curves=[
+                Curve(each, list(zip(PERCENTILE_NUMBERS, structs.astuple(spread)[1:], strict=True)))
+                for each, spread in spreads.items()
+            ],
+            y_limit=(limit, "limit") if limit is not None and near else None,
         )
         yield f"<div><h2>{name}</h2>{chart.svg()}</div>"
     yield "</div>"

@@ -45,7 +45,7 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
         str,
         Meta(
             extra={"metavar": "FILE FILE"},
-            description="two files that --json wrote, without other options: --compare before.json after.json",
+            description="two files that --json wrote: --compare before.json after.json; then --html FILE at most",
         ),
     ] = ""
 

@@ -20,7 +20,8 @@ class StandIn:
 
     def __init__(self, redis: str = "", stats: dict[str, Any] | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
-        self._server = _Server(redis, self.asked, stats)
+        self.marks: list[dict[str, Any]] = []  # of measured loads
+        self._server = _Server(redis, self.asked, self.marks, stats)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -37,10 +38,12 @@ class StandIn:
 class _Server(ThreadingHTTPServer):
     request_queue_size = 64  # connections at once that a busy machine has not yet taken
 
-    def __init__(self, redis: str, asked: list[dict[str, Any]], stats: dict[str, Any] | None) -> None:
+    def __init__(
+        self, redis: str, asked: list[dict[str, Any]], marks: list[dict[str, Any]], stats: dict[str, Any] | None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.stats = stats
-        self.redis, self.asked, self.numbers = redis, asked, itertools.count(1)
+        self.redis, self.asked, self.marks, self.numbers = redis, asked, marks, itertools.count(1)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Prints errors, but not that a client has gone in the middle of its answer."""
@@ -62,6 +65,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/load_runs":
+            self.server.marks.append(body)
+            self._json(200, {"run": body["run"]})
+            return
         self.server.asked.append(body)
         if self.path == "/v1/completions":
             self._complete(body)

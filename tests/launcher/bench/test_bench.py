@@ -46,8 +46,12 @@ def test_a_load_is_shown_written_and_compared(stand_in: StandIn, tmp_path: Path)
     report = msgspec.json.decode(Path(file).read_bytes(), type=Report)
     assert (report.requests, report.answered, report.model, len(stand_in.asked)) == (12, 12, "demo", 13)
     assert report.load["--rate"] == "100.0" and report.server == stand_in.url
-    status, output, _ = run("--compare", file, file)
+    begin, end = stand_in.marks
+    assert begin["name"] == end["name"] == "bench 100/s" and begin["run"] == end["run"] and end["ended"]
+    page = tmp_path / "compared.html"
+    status, output, _ = run("--compare", file, file, "--html", str(page))
     assert status == 0 and "goodput, requests/s" in output and "1.00" in output
+    assert page.read_text().count("<svg") == 3 and "goodput, requests/s" in page.read_text()
 
 
 def test_a_search_shows_each_rate_and_the_goodput(stand_in: StandIn, tmp_path: Path) -> None:

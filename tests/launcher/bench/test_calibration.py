@@ -31,7 +31,7 @@ def test_costs_are_the_medians_of_a_roles_workers(tmp_path: Path) -> None:
     assert found.prefill is not None and found.prefill.costs.step == 7.0 and found.of("prefill") is found.prefill
     assert found.decode.costs.step == 2e-6 and (found.decode.kv_tokens, found.decode.token_bytes) == (4000, 64)
     assert found.front_ms == 0.0, "a step of 7 s, and the stand-in answers at once"
-    assert 0.0 < found.pause_ms < 1000.0, "a token of the stand-in takes more than 2 microseconds"
+    assert 0.0 <= found.pause_ms < 1000.0, "tokens of the stand-in may come together"
     (tmp_path / "costs").write_bytes(msgspec.json.encode(found))
     assert read_calibration(str(tmp_path / "costs"), "--costs") == found
 
