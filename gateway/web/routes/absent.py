@@ -3,10 +3,9 @@
 import re
 
 ABSENT_OFFERS = {
-    "embeddings": "v1/embeddings|embeddings?|v2/embed|v1/embed|pooling|v1/pooling|api/embed|api/embeddings",
+    "embeddings": "embeddings?|v2/embed|v1/embed|pooling|v1/pooling",
     "classification": "classify|v1/classify",
-    "reranking": "rerank|reranking|v1/rerank|v1/reranking|v2/rerank",
-    "scoring of texts": "score|v1/score",
+    "reranking": "reranking|v1/reranking",
     "images": "v1/images(/.*)?",
     "videos": "v1/videos(/.*)?",
     "audio": "v1/audio(/.*)?",
@@ -34,6 +33,8 @@ ABSENT_OFFERS = {
 }
 """What is absent, with a regex of its paths."""
 INSTEAD = {
+    "embeddings": "models that are made for them answer /v1/embeddings",
+    "reranking": "models that are made for it answer /v1/rerank",
     "Ollama's management of models": "the model is chosen when the server starts",
     "llama.cpp's completions": "use /v1/completions",
     "llama.cpp's filling in": "use /v1/completions with a suffix",
