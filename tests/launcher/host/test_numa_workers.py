@@ -12,6 +12,7 @@ from infra.process.memory_nodes import MemoryNode
 from launcher.host.numa_workers import NumaChoice, chosen, numa_choice
 from launcher.options import UpConfig
 from launcher.worker_counts import gpus_of_host, settle
+from tests.embedding_models import with_modules
 
 COPY_BYTES = 1 << 20
 UNSET = UpConfig(device="cpu", engine=EngineOptions(dtype="bf16"))
@@ -44,6 +45,12 @@ def test_each_node_gets_a_worker_of_each_role(model: Path) -> None:
     assert choice.nodes == (0, 2) and "one worker keeps to each" in choice.note
     assert settled(unsplit, 2, model) == (0, 2)
     assert settled(replace(UNSET, decode=4), 2, model) == (2, 4)
+
+
+def test_a_model_of_vectors_hands_nothing_over_and_gets_no_prefill_worker(model: Path) -> None:
+    with_modules(model, "pooling_mode_mean_tokens")
+    assert settled(UNSET, 1, model) == (0, 1)
+    assert settled(ONE_EACH, 1, model) == (1, 1)
 
 
 def test_weights_that_do_not_fit_into_each_node_are_interleaved_and_a_sentence_says_so(model: Path) -> None:
