@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -17,15 +17,16 @@ from gateway.keys.caller import ANY_CALLER, Caller
 from gateway.openai.admitted import Admitted
 from gateway.openai.bodies.constraints import AnswerConstraints, size_of_tools
 from gateway.openai.bodies.continuation import begins_answer
-from gateway.openai.bodies.fitting import last_tokens, without_oldest
+from gateway.openai.bodies.fitting import without_oldest
 from gateway.openai.bodies.forms import form_of
 from gateway.openai.bodies.messages import Message
 from gateway.openai.bodies.nesting import values
 from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
-from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
+from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.openai.bodies.template_options import template_options
 from gateway.openai.bodies.tool_choice import custom_names_of, functions_of, no_tools, tool_use_of
-from gateway.openai.turn_threads import TurnThreads
+from gateway.openai.context_window import ContextWindow
+from gateway.openai.tokenizer_work import TokenizerWork
 from gateway.output.answer_format import answer_format
 from gateway.output.custom_calls import CustomCalls
 from gateway.output.plain import PlainText
@@ -37,23 +38,12 @@ from gateway.text.infill import Infill
 from gateway.text.shown_tools import NOTHING_SHOWN
 from gateway.text.stop import StopStrings
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
-from gateway.workers.prompt_keys import prompt_keys
 from infra.config.gateway import GatewayConfig
 from infra.fair_queueing.turns import TenantShare
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
-INLINE_CHARACTERS = 1024  # longest text tokenized on the event loop, in half a millisecond
-INLINE_HASHED_TOKENS = 4096  # most tokens hashed on the event loop, in a third of a millisecond
-LONG_PROMPT_CHARACTERS = 65536  # from this length on a prompt waits in the queue of long prompts
-MAX_BODY_VALUES = 1 << 20  # JSON values of a body with token ids, whatever the context
-MAX_VALUES_WITHOUT_IDS = 1 << 16  # such as the parts of messages: decoded in a millisecond
-TOKENIZER_THREADS = 2  # for long prompts, and as many for the others
-RENDER_TIMEOUT_S = 10.0  # for a long prompt to be rendered and tokenized
 MAX_ARGUMENT_VALUES = 8192  # JSON values in the arguments of all earlier calls
-UNBOUNDED_ANSWER_TOKENS = 512  # reserved for an answer without a limit
 TAIL_TOKENS = 32  # at a prompt's end, which show whether thinking has begun
-
-T = TypeVar("T")
 
 
 class OpenAnswers(Sized, Protocol):
@@ -93,26 +83,16 @@ class PromptAdmission:
         self._format = answer_format(shown, tokenizer.token_id, config.tool_parser, config.reasoning_parser)
         self._names = names
         self._model = names[0]
-        self._constraints = AnswerConstraints(self._format, grammars, self.tokenized)
+        self.window = ContextWindow((config.max_model_len, tokenizer.context), workers_context)
+        self.work = TokenizerWork(self.window.tokens)
+        self._constraints = AnswerConstraints(self._format, grammars, self.work.run)
         self._tenants = tenants
         self._in_progress = in_progress
-        self._workers_context = workers_context
         self._adapters = adapters
         self._block_sizes = block_sizes
         self._unloaded = unloaded
         self.pooling = pooling
         self._admitting = 0  # answers whose prompts are being checked
-        self._threads = TurnThreads(TOKENIZER_THREADS, "tokenizer")
-        self._long = TurnThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
-
-    def context(self) -> int:
-        """Returns the maximum length of prompt + answer in tokens, or 0 without a limit."""
-        limits = (self._config.max_model_len, self.tokenizer.context, self._workers_context())
-        return min((limit for limit in limits if limit), default=0)
-
-    def values(self) -> int:
-        context = self.context()
-        return min(MAX_BODY_VALUES, MAX_PROMPTS * context + MAX_VALUES_WITHOUT_IDS) if context else MAX_BODY_VALUES
 
     async def chat(
         self, body: ChatRequest, caller: Caller = ANY_CALLER, cuts: bool = False, drops: bool = False
@@ -126,10 +106,11 @@ class PromptAdmission:
         self._refuse_pooling("chats")
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
-            prompt = await self.chat_tokens(body, self._most(body, drops and not cuts), caller.party, drops)
-            prompt = self._last(body, prompt)
-            if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
-                body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
+            prompt = await self.chat_tokens(body, self.window.most(body, drops and not cuts), caller.party, drops)
+            prompt = self.window.last(body, prompt)
+            left = self.window.tokens() - len(prompt)
+            if cuts and (limit := body.limit()) and 0 < left < limit:
+                body = structs.replace(body, max_tokens=None, max_completion_tokens=left)
             tail = self._tail(prompt)
             grammar = await self._constraints.grammar(form, use, tail, caller.party)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
@@ -167,7 +148,7 @@ class PromptAdmission:
         def tokenized() -> list[int]:
             return without_oldest(body.messages, tokens_of) if drops else tokens_of(body.messages)
 
-        return await self.tokenized(tokenized, size, "messages", party)
+        return await self.work.run(tokenized, size, "messages", party)
 
     async def completion(
         self, body: CompletionRequest, caller: Caller = ANY_CALLER, default: int | None = COMPLETION_TOKENS
@@ -180,7 +161,7 @@ class PromptAdmission:
         await self.loaded(caller)
         self._refuse_pooling("completions")
         with self.room(body, len(prompts)):
-            form, most = form_of(body), self._most(body)
+            form, most = form_of(body), self.window.most(body)
             infill = self._infill(body)
 
             def tokenized() -> list[list[int]]:
@@ -194,42 +175,21 @@ class PromptAdmission:
                 ]
 
             size = sum(map(len, prompts)) + len(body.suffix or "")
-            tokens = await self.tokenized(tokenized, size, "prompt", caller.party)
+            tokens = await self.work.run(tokenized, size, "prompt", caller.party)
             grammar = await self._constraints.grammar(form, party=caller.party)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             default = 1 if body.only_echo() else default
-            left = [self._last(body, ids) for ids in tokens]
+            left = [self.window.last(body, ids) for ids in tokens]
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in left]
             return Admitted([await self.with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
 
-    async def tokenized(self, work: Callable[[], T], size: int, param: str, party: TenantShare) -> T:
-        """Runs `work` here for short prompts, and for longer prompts on a thread with a deadline. Raises `APIError`.
-
-        `size` is the size of all prompts, in characters or ids. `TooManyTokens` becomes an error about `param`.
-        """
-        try:
-            if size <= INLINE_CHARACTERS:
-                return work()
-            threads = self._threads if size <= LONG_PROMPT_CHARACTERS else self._long
-            return await threads.run(work, party, size, RENDER_TIMEOUT_S)
-        except TooManyTokens as error:
-            raise too_long(param, self.context(), error.count, error.counted) from None
-        except TimeoutError:
-            raise invalid(f"{param} could not be tokenized within {RENDER_TIMEOUT_S:g} s", param, "too_long") from None
-
     async def with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
         """Adds the keys of the prompt's blocks, if any worker reports its cached blocks."""
-        prompt, sizes = admitted.prompt, self._block_sizes()
-        if not sizes:
-            return admitted
-        work, size = partial(prompt_keys, prompt, sizes), len(prompt.token_ids) * len(sizes)
-        keys = work() if size <= INLINE_HASHED_TOKENS else await self.tokenized(work, size, param, party)
-        return structs.replace(admitted, keys=keys)
+        return await self.work.with_keys(admitted, self._block_sizes(), param, party)
 
     async def close(self) -> None:
         """Ends the threads, and the processes that check grammars."""
-        for threads in (self._threads, self._long):
-            threads.close()
+        self.work.close()
         await self.grammars.close()
 
     @property
@@ -317,7 +277,7 @@ class PromptAdmission:
         if not words:
             return ()
         size = sum(map(len, words))
-        return await self.tokenized(lambda: bad_sequences(words, self.tokenizer), size, "bad_words", party)
+        return await self.work.run(lambda: bad_sequences(words, self.tokenizer), size, "bad_words", party)
 
     def _infill(self, body: CompletionRequest) -> Infill | None:
         """Returns the model's format for filling in the middle, if the body has a suffix.
@@ -332,21 +292,6 @@ class PromptAdmission:
         if body.echo or not isinstance(body.prompt, str):
             raise conflict("suffix: it goes with one prompt of text, without echo", "suffix")
         return self.tokenizer.infill
-
-    def _most(self, body: SamplingFields, answers: bool = False) -> int | None:
-        """Returns the maximum number of tokens of a prompt as it is rendered, None without a limit.
-
-        A prompt of which the last tokens are taken may be longer. With `answers` there is room for the wanted answer.
-        """
-        if body.truncate_prompt_tokens is not None or not self.context():
-            return None
-        limit = (body.limit() or 1) if answers else 1
-        return self.context() - (limit if limit < self.context() else 1)
-
-    def _last(self, body: SamplingFields, prompt: list[int]) -> list[int]:
-        """Returns the last tokens of a prompt, if the body asks for them alone."""
-        room = self.context() - (body.limit() or 1) if self.context() else len(prompt)
-        return last_tokens(prompt, body.truncate_prompt_tokens, room)
 
     def prompt_of(self, body: SamplingFields, ids: list[int], caller: Caller) -> Prompt:
         """Returns the prompt of a caller's tokens. Raises `APIError` for an unknown model."""
@@ -370,23 +315,12 @@ class PromptAdmission:
         caller: Caller,
         markers: Collection[str] = (),
     ) -> AdmittedPrompt:
-        context = self.context() or len(prompt) + (1 << 20)
-        if not prompt:
-            raise invalid(f"{param} has no tokens", param, "empty_prompt")
-        if len(prompt) >= context:  # a worker with a shorter context has come meanwhile
-            raise too_long(param, context, len(prompt))
-        room = context - len(prompt)
-        limit = body.limit() or None
-        if limit is None and body.max_tokens == 0 and not (isinstance(body, CompletionRequest) and body.echo):
-            raise conflict("max_tokens is 0, which only an echo may have", "max_tokens")
-        if limit is not None and limit > room:
-            name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
-            raise _overflow(context, f"{param} has {len(prompt)} and {name} asks for {limit}", name)
+        room = self.window.answer_room(body, len(prompt), param, default)
         check_prompt(sampling, len(prompt))
         return AdmittedPrompt(
             prompt=self.prompt_of(body, prompt, caller),
             sampling=sampling,
-            limits=limits_of(body, self.tokenizer, limit or min(default or room, room), sampling.grammar),
+            limits=limits_of(body, self.tokenizer, room.limit, sampling.grammar),
             stops=StopStrings(body.stops()),
             samples=samples_of(body),
             stop_ids=tuple(body.stop_token_ids or ()),
@@ -394,7 +328,7 @@ class PromptAdmission:
             with_stop=bool(body.include_stop_str_in_output),
             objective=caller.objective,
             promise=caller.promise,
-            reserved=len(prompt) + samples_of(body) * (limit or min(default or room, room, UNBOUNDED_ANSWER_TOKENS)),
+            reserved=len(prompt) + samples_of(body) * room.reserved,
             key=caller.key,
         )
 
@@ -408,15 +342,3 @@ def _check_arguments(messages: list[dict[str, Any]]) -> None:
         if left < 0:
             what = f"the arguments of calls up to messages[{number}] have more than {MAX_ARGUMENT_VALUES} values"
             raise invalid(what, f"messages[{number}].tool_calls", "too_many_values")
-
-
-def too_long(param: str, context: int, tokens: int, counted: bool = True) -> APIError:
-    told = f"prompt is too long: {tokens} tokens > {context - 1} maximum"  # an answer has a token at least
-    return _overflow(context, f"{param} alone has {'' if counted else 'at least '}{tokens}", param, told)
-
-
-def _overflow(context: int, what: str, param: str, anthropic: str = "") -> APIError:
-    # Clients recognize an overflow by these words, of OpenAI's two APIs and of Anthropic's.
-    limit = f"this model's maximum context length is {context} tokens"
-    message = f"{limit}, and {what}. Input tokens exceed the configured limit of {context} tokens."
-    return invalid(message, param, "context_length_exceeded", anthropic)

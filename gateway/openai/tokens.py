@@ -99,7 +99,7 @@ def parse_detokenize(body: bytes, unknown: UnknownFields = REFUSED) -> Detokeniz
 
 async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
     """Returns the tokens of a text or chat, which may exceed the context. Raises `APIError`."""
-    most = max(MAX_TOKENS_PER_REQUEST, front.context())
+    most = max(MAX_TOKENS_PER_REQUEST, front.window.tokens())
     if isinstance(body, TokenizeChat):
         chat = ChatRequest(
             model=body.model,
@@ -114,11 +114,11 @@ async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, p
         text, special = body.prompt, body.add_special_tokens is not False
         with front.room(CompletionRequest(model=body.model, prompt=text), 1):
             work = partial(front.tokenizer.encode, text, special, most)
-            ids = await front.tokenized(work, len(text), "prompt", party)
+            ids = await front.work.run(work, len(text), "prompt", party)
     names = None
     if body.return_token_strs:
-        names = await front.tokenized(lambda: front.tokenizer.names(ids), len(ids), "prompt", party)
-    return Tokenized(len(ids), front.context() or None, ids, names)
+        names = await front.work.run(lambda: front.tokenizer.names(ids), len(ids), "prompt", party)
+    return Tokenized(len(ids), front.window.tokens() or None, ids, names)
 
 
 async def detokenized(front: PromptAdmission, body: Detokenize, party: TenantShare) -> Detokenized:
@@ -128,7 +128,7 @@ async def detokenized(front: PromptAdmission, body: Detokenize, party: TenantSha
         raise invalid(f"tokens: id {largest} is outside the vocabulary of {size}", "tokens", "invalid_token_id")
     with front.room(CompletionRequest(model=body.model, prompt=[*body.tokens]), 1):
         work = partial(front.tokenizer.written, body.tokens)
-        return Detokenized(await front.tokenized(work, len(body.tokens), "tokens", party))
+        return Detokenized(await front.work.run(work, len(body.tokens), "tokens", party))
 
 
 def tokenizer_info(front: PromptAdmission) -> TokenizerInfo:
@@ -136,5 +136,5 @@ def tokenizer_info(front: PromptAdmission) -> TokenizerInfo:
     tokenizer = front.tokenizer
     bos, eos, pad, unknown = (tokenizer.named.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk"))
     added = {str(id): AddedToken(text, special) for id, (text, special) in tokenizer.added().items()}
-    context = front.context() or None
+    context = front.window.tokens() or None
     return TokenizerInfo(tokenizer.kind, bos, eos, pad, unknown, tokenizer.template_source, context, added)

@@ -6,8 +6,9 @@ from contracts.messages.sampling import Limits, Sampling
 from contracts.pooling import Pooling, PoolingTask
 from gateway.errors import APIError, invalid, not_offered, unavailable
 from gateway.keys.caller import Caller
-from gateway.openai.admission import PromptAdmission, too_long
+from gateway.openai.admission import PromptAdmission
 from gateway.openai.bodies.schemas import CompletionRequest
+from gateway.openai.context_window import too_long
 from gateway.pooled.schemas import PooledFields
 from gateway.requests.sample import AdmittedPrompt
 
@@ -48,12 +49,12 @@ async def admitted(
     front: PromptAdmission, body: PooledFields, texts: int, tokenize: Tokenize, size: int, param: str, caller: Caller
 ) -> list[AdmittedPrompt]:
     """Returns the prompts of texts, `texts` in number and of `size` characters or ids together. Raises `APIError`."""
-    pooling, context = front.pooling(), front.context()
+    pooling, context = front.pooling(), front.window.tokens()
     cut = body.truncate_prompt_tokens
     most = context if cut is None or cut < 0 else min(cut, context)
     common = CompletionRequest(model=body.model, prompt="", priority=body.priority)
     with front.room(common, min(texts, MAX_TEXTS_AT_ONCE)):
-        found = await front.tokenized(lambda: tokenize(most, cut is not None), size, param, caller.party)
+        found = await front.work.run(lambda: tokenize(most, cut is not None), size, param, caller.party)
         prompts = [_admitted(front, common, ids, param, caller) for ids in found]
         if pooling is None or pooling.method != "last":  # a whole text is computed, whatever is cached
             return prompts
@@ -65,8 +66,8 @@ def _admitted(
 ) -> AdmittedPrompt:
     if not ids:
         raise invalid(f"{param} has no tokens", param, "empty_prompt")
-    if len(ids) > front.context():  # a worker with a shorter context has come meanwhile
-        raise too_long(param, front.context(), len(ids))
+    if len(ids) > front.window.tokens():  # a worker with a shorter context has come meanwhile
+        raise too_long(param, front.window.tokens(), len(ids))
     return AdmittedPrompt(
         prompt=front.prompt_of(body, ids, caller),
         sampling=GREEDY,

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from gateway.errors import APIError, api_of
 from gateway.keys.caller import Caller
-from gateway.openai.admission import MAX_VALUES_WITHOUT_IDS
 from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, send_events
 from gateway.openai.bodies.unknown_fields import IgnoredFieldsLog, UnknownFields
+from gateway.openai.context_window import MAX_VALUES_WITHOUT_IDS
 from gateway.pooled.results import pooled_results
 from gateway.reports.traces import RequestTrace
 from gateway.requests.holdings import Holdings
@@ -47,7 +47,7 @@ class Serving:
         """
         gateway = self.gateway
         gateway.limiter.check(caller(request))
-        values = gateway.front().values() if ids else MAX_VALUES_WITHOUT_IDS
+        values = gateway.front().window.body_values() if ids else MAX_VALUES_WITHOUT_IDS
         unknown = UnknownFields(gateway.config.unknown_fields == "ignore")
         body = await self._bodies.read(request, lambda written: parse(written, unknown), values)
         if ignored := unknown.report():

@@ -99,7 +99,7 @@ def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
         models = (*gateway.names, *(name for name in gateway.workers.adapters() if name not in gateway.names))
         limits = ServerLimits(models, samples=gateway.config.max_samples)
         if front is not None:
-            limits = ServerLimits(models, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)
+            limits = ServerLimits(models, front.tokenizer.vocabulary, front.window.tokens(), gateway.config.max_samples)
         left_out = "texts" if gateway.workers.pooling() is None else "chats"
         return reply(api.document(limits, left_out))
 

@@ -37,7 +37,9 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         chat, front = await serving.read(request, _counted), gateway.front()
         await serving.admit(request)
         with named(ANTHROPIC_FIELD_NAMES), front.room(chat, 1):
-            ids = await front.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, front.context()), caller(request).party)
+            ids = await front.chat_tokens(
+                chat, max(MAX_TOKENS_PER_REQUEST, front.window.tokens()), caller(request).party
+            )
         return reply(TokenCount(len(ids)))
 
     path, counts = "/v1/messages", "Counts the tokens of a message's prompt."

@@ -208,8 +208,8 @@ class OllamaAPI:
         kinds = {"tools": front.calls_tools, "thinking": front.thinks, "insert": front.tokenizer.infill is not None}
         capabilities = ["completion", *(kind for kind, has in kinds.items() if has)]
         info: dict[str, Any] = {"general.architecture": details.family, "general.basename": self._gateway.root}
-        if front.context():
-            info[f"{details.family}.context_length"] = front.context()
+        if front.window.tokens():
+            info[f"{details.family}.context_length"] = front.window.tokens()
         shown = OllamaShown(
             modelfile="",
             parameters="\n".join(f"{name} {value:g}" for name, value in front.tokenizer.defaults.items()),
@@ -233,7 +233,7 @@ class OllamaAPI:
         )
 
     async def loaded(self, request: Request) -> Response:
-        context, details, until = self._gateway.front().context(), self._details(), rfc3339(NEVER)
+        context, details, until = self._gateway.front().window.tokens(), self._details(), rfc3339(NEVER)
         return reply(
             OllamaLoadedModels(
                 models=[

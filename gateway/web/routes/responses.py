@@ -71,7 +71,7 @@ class ResponsesAPI:
         with named(RESPONSES_FIELD_NAMES):
             chat = await self._chat(whose, body, await self._said(whose, body))
             with front.room(chat, 1):
-                ids = await front.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, front.context()), whose.party)
+                ids = await front.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, front.window.tokens()), whose.party)
         return reply(InputTokens(input_tokens=len(ids)))
 
     async def retrieve(self, request: Request) -> Response:
@@ -104,4 +104,4 @@ class ResponsesAPI:
 
     async def _chat(self, whose: Caller, body: ResponsesRequest, said: list[Item]) -> ChatRequest:
         size = CHARACTERS_PER_ITEM * len(said)
-        return await self._gateway.front().tokenized(partial(chat_of, body, said), size, "input", whose.party)
+        return await self._gateway.front().work.run(partial(chat_of, body, said), size, "input", whose.party)

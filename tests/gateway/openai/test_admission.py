@@ -5,9 +5,10 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway.openai.admission import INLINE_CHARACTERS, LONG_PROMPT_CHARACTERS, TOKENIZER_THREADS, PromptAdmission
+from gateway.openai.admission import PromptAdmission
 from gateway.openai.bodies.constraints import size_of_tools
 from gateway.openai.bodies.tools import MAX_TOOLS
+from gateway.openai.tokenizer_work import INLINE_CHARACTERS, LONG_PROMPT_CHARACTERS, TOKENIZER_THREADS
 from gateway.openai.turn_threads import TurnThreads
 from infra.fair_queueing.turns import NO_TENANT
 from tests.gateway.models import CONTEXT
@@ -36,7 +37,7 @@ async def busy(threads: TurnThreads) -> AsyncIterator[None]:
 
 async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(serve: Serve) -> None:
     running = await serve("prefill", "decode", max_requests=2, max_waiting=0)
-    async with busy(admission(running)._threads):
+    async with busy(admission(running).work._threads):
         waiting = [asyncio.create_task(running.post(PATH, prompt=WORDS, max_tokens=2)) for _ in range(2)]
         await until(lambda: admission(running)._admitting == 2, "two prompts to wait")
         refusal = await running.post(PATH, prompt="a")
@@ -47,7 +48,7 @@ async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(
 
 async def test_a_client_that_leaves_gives_its_room_back(serve: Serve) -> None:
     running = await serve("prefill", "decode", max_requests=1, max_waiting=0)
-    async with busy(admission(running)._threads):
+    async with busy(admission(running).work._threads):
         waiting = asyncio.create_task(running.post(PATH, prompt=WORDS))
         await until(lambda: admission(running)._admitting == 1, "a prompt to wait")
         waiting.cancel()
@@ -70,7 +71,7 @@ async def test_a_prompt_is_refused_for_its_length_alone(serve: Serve) -> None:
 
 async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
     running = await serve("prefill", "decode")
-    async with busy(admission(running)._long):
+    async with busy(admission(running).work._long):
         assert (await running.post(PATH, prompt=WORDS, max_tokens=2)).status_code == 200
 
 

@@ -344,13 +344,13 @@ async def test_a_shutdown_waits_for_prompts_that_are_being_tokenized(
     admission = running.gateway.admission
     assert admission is not None
     go = asyncio.Event()
-    tokenized = admission.tokenized
+    tokenized = admission.work.run
 
     async def slowly(*arguments: Any) -> Any:
         await go.wait()
         return await tokenized(*arguments)
 
-    monkeypatch.setattr(admission, "tokenized", slowly)
+    monkeypatch.setattr(admission.work, "run", slowly)
     task = asyncio.create_task(running.chat())
     await until(lambda: admission.admitting, "the prompt")
     drain = asyncio.create_task(running.gateway.drain())

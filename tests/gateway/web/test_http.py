@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from contracts.slo import Objective
-from gateway.openai.admission import MAX_VALUES_WITHOUT_IDS
 from gateway.openai.bodies.schemas import MAX_PROMPTS
+from gateway.openai.context_window import MAX_VALUES_WITHOUT_IDS
 from infra.network.sealing import Signer
 from infra.redis.clients import connect
 from infra.redis.records import (
