@@ -34,7 +34,8 @@ from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
 from worker.ranks.starting import RankProcesses
 
-SHAPE = "142m"
+RANDOM_MODEL = "142m"
+"""Size in `benchmarks.random_model` of the model that is made: 8 query and 4 KV heads, which ranks can divide."""
 BATCH, CONTEXT_TOKENS, STEPS_OF_TURN = 32, 128, 4
 PROMPT_TOKENS = 1024
 MAX_TIMES = {"decode": 1.15, "prompt": 1.1}
@@ -164,10 +165,10 @@ def main() -> int:
         with TemporaryDirectory() as made, ExitStack() as stack:
             directory = Path(given.model or made)
             if not given.model:
-                make(directory, SHAPE)
+                make(directory, RANDOM_MODEL)
             both = stack.enter_context(widths(directory, given.ranks, given.dtype))
             load = " ".join(f"{each:.1f}" for each in os.getloadavg())
-            print(f"{machine(given.ranks)}; {given.model or SHAPE} in {given.dtype}; load {load}\n")
+            print(f"{machine(given.ranks)}; {given.model or RANDOM_MODEL} in {given.dtype}; load {load}\n")
             print_memory(both)
             print_times(both, given.rounds)
 

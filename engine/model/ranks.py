@@ -30,6 +30,17 @@ class SummedLinear:
         y = self._collective.sum(part)
         return (y if self._bias is None else y + self._bias).to(dtype)
 
+    def room(self, rows: int, width: int) -> Tensor | None:
+        """Returns memory for this rank's part, fp32 `[rows, width]`, that saves a copy; None without any.
+
+        Its sum is then made of `parts` instead of by `finished`.
+        """
+        return None if self._bias is not None else self._collective.room(rows * width)
+
+    def parts(self, room: Tensor) -> list[Tensor]:
+        """Returns all ranks' parts, each in its own room."""
+        return self._collective.parts(room.numel())
+
     def held(self) -> list[Tensor]:
         return self.own.held() if self._bias is None else [*self.own.held(), self._bias]
 

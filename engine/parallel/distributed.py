@@ -26,6 +26,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from contracts.errors import RankError
+from engine.parallel.rank_group import NoRoom
 from engine.parallel.shard import Shard
 from engine.parallel.sums import tree_sum
 
@@ -51,7 +52,7 @@ class MeetingFile(Struct, frozen=True):
     deterministic: bool = True  # else sums are the backend's own
 
 
-class DistributedCollective:
+class DistributedCollective(NoRoom):
     """Sums, gathers and broadcasts tensors of one device: with NCCL of this process's first GPU."""
 
     def __init__(self, shard: Shard, meeting: MeetingFile, silence_s: float = SILENCE_S) -> None:

@@ -19,6 +19,17 @@ class Collective(Protocol):
         """
         ...
 
+    def room(self, numbers: int) -> Tensor | None:
+        """Returns memory for this rank's fp32 part of the next sum, which other ranks read there.
+
+        None: there is none for so many numbers; `sum` takes the part from anywhere.
+        """
+        ...
+
+    def parts(self, numbers: int) -> list[Tensor]:
+        """Returns all ranks' parts, which each has put in its `room`; they are valid until the next operation."""
+        ...
+
     def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
         ...
@@ -32,7 +43,17 @@ class Collective(Protocol):
         ...
 
 
-class Alone:
+class NoRoom:
+    """What collectives have in common whose ranks cannot read each other's memory."""
+
+    def room(self, numbers: int) -> Tensor | None:
+        return None
+
+    def parts(self, numbers: int) -> list[Tensor]:
+        raise AssertionError("there is no room of which another rank reads")
+
+
+class Alone(NoRoom):
     """The collective of a single rank."""
 
     def sum(self, own: Tensor) -> Tensor:

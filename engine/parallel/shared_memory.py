@@ -89,6 +89,14 @@ class SharedMemoryCollective:
             tree_sum([each.float() for each in found], piece)
         return total.view(own.shape)
 
+    def room(self, numbers: int) -> Tensor | None:
+        if numbers * torch.float32.itemsize > SLOT_BYTES:
+            return None
+        return self._next_slot().view(torch.float32)[:numbers]
+
+    def parts(self, numbers: int) -> list[Tensor]:
+        return self._exchange(self._next_slot().view(torch.float32)[:numbers], [numbers] * self._shard.ranks)
+
     def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
         joined = own.new_empty((len(own), sum(widths)))
@@ -118,11 +126,16 @@ class SharedMemoryCollective:
         for each in self._sockets.values():
             each.close()
 
+    def _next_slot(self) -> Tensor:
+        """Returns this rank's slot of the next exchange: all have read what was there."""
+        return self._slots[self._shard.rank, self._exchanges % SLOTS_OF_RANK]
+
     def _exchange(self, own: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """Returns views of all ranks' values, `counts` of each, which are valid until the next exchange."""
         slots = self._slots[:, self._exchanges % SLOTS_OF_RANK]
         self._exchanges += 1
-        slots[self._shard.rank, : own.numel() * own.itemsize] = own.contiguous().view(torch.uint8)
+        if own.data_ptr() != slots[self._shard.rank].data_ptr():
+            slots[self._shard.rank, : own.numel() * own.itemsize] = own.contiguous().view(torch.uint8)
         for rank, peer in self._sockets.items():
             try:
                 peer.send(WAKE)

@@ -73,10 +73,10 @@ KINDS = {
     "qwen3-moe": Kind("qwen3-moe", 768, 2, adapted=ATTENTION),
     "deepseek-v3": Kind("deepseek-v3", 512, 1, adapted=r".*layers\.0\.mlp\.(gate|up|down)_proj"),
     "gemma3": Kind(
-        "gemma3", 2048, 2, ("--speculation", "draft", "--draft-model", "{directory}/model"), adapted=ALL_LINEARS
+        "gemma3", 2560, 2, ("--speculation", "draft", "--draft-model", "{directory}/model"), adapted=ALL_LINEARS
     ),
     "int4": Kind("llama", 1536, 4, quantization="int4", adapted=ALL_LINEARS),
-    "fp8 KV": Kind("llama", 256, 2, kv_dtype="fp8", adapted=ALL_LINEARS),
+    "fp8 KV": Kind("llama", 160, 2, kv_dtype="fp8", adapted=ALL_LINEARS),
 }
 
 

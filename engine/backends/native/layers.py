@@ -83,9 +83,11 @@ class NativeLayers:
                 entered = group
             native.baton_layer_store(layer, arguments, index == 0, pool)
             stored(self._first + index)
+            rows = len(batch.logit_rows) if index == last else len(hidden)
+            room = self._aim(self._layers[index].attention.output, rows)
             native.baton_layer_attend(layer, arguments, index == last, pool)
             if self._is_cut:
-                self._sum_parts(index, len(batch.logit_rows) if index == last else len(hidden))
+                self._sum_parts(index, rows, room)
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
         kind, eps = DTYPE_CODES[self._dtype], self._config.norm_eps
@@ -93,24 +95,40 @@ class NativeLayers:
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 
-    def _sum_parts(self, index: int, rows: int) -> None:
-        """Ends a layer of which `change` is this rank's part of attention's output."""
+    def _aim(self, linear: NativeLinear | SummedLinear | None, rows: int) -> Tensor | None:
+        """Has the next product of this layer put its result into memory of all ranks, and returns that, if it can.
+
+        Else the result goes into `change`.
+        """
+        room = linear.room(rows, self._config.hidden_size) if isinstance(linear, SummedLinear) else None
+        self._step.part = self._step.change if room is None else room.data_ptr()
+        return room
+
+    def _sum_parts(self, index: int, rows: int, room: Tensor | None) -> None:
+        """Ends a layer of which `room`, or `change`, has this rank's part of attention's output."""
         if not rows:
             return
         layer, arguments = self._layers[index], self._step
-        self._sum(layer.attention.output, rows)
+        self._sum(layer.attention.output, rows, room)
+        room = self._aim(layer.mlp.down if isinstance(layer.mlp, DenseWeights) else None, rows)
         self._native.baton_layer_mlp(self._arguments[index], arguments, rows)
         if isinstance(layer.mlp, DenseWeights):
-            self._sum(layer.mlp.down, rows)
+            self._sum(layer.mlp.down, rows, room)
         else:
             self._sum_experts(layer.mlp, self._arguments[index].experts, rows)
         if layer.mlp_post_norm is not None:
             change, norm, width = arguments.change, layer.mlp_post_norm.data_ptr(), self._config.hidden_size
             self._native.baton_add_norm(arguments.format, change, None, norm, rows, width, arguments.eps, change)
 
-    def _sum(self, linear: NativeLinear | SummedLinear, rows: int) -> None:
-        """Puts the sum over all ranks in place of this rank's part."""
+    def _sum(self, linear: NativeLinear | SummedLinear, rows: int, room: Tensor | None) -> None:
+        """Puts the sum over all ranks into `change`."""
         assert isinstance(linear, SummedLinear)
+        if room is not None:
+            parts = linear.parts(room)
+            places = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+            change = self._step.change
+            self._native.baton_add_parts(self._step.format, places, len(parts), room.numel(), change)
+            return
         change, width = self._room["change"].view(-1), self._config.hidden_size
         part = change.view(torch.float32)[: rows * width].view(rows, width)
         self._put(linear.finished(part, self._dtype))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from engine.parallel.rank_group import NoRoom
 from engine.parallel.sums import tree_sum
 from tests.engine.simulated_device import HOST, Clock, Operators, Pretence, SimulatedDevice, joined
 
@@ -98,7 +99,7 @@ class Lockstep:
                     self._hand_over(1)
 
 
-class LockstepCollective:
+class LockstepCollective(NoRoom):
     """One rank's end."""
 
     def __init__(self, lockstep: Lockstep, rank: int) -> None:

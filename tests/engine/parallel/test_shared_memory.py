@@ -40,6 +40,27 @@ def test_a_sum_is_the_tree_of_all_ranks_in_fp32(ranks: int, dtype: torch.dtype) 
         assert all(own.dtype == dtype and own.equal(right) for own, right in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_read_parts_in_each_others_rooms(ranks: int) -> None:
+    """Between other exchanges, many times: a rank that is ahead writes into no room that another still reads."""
+
+    def sums(group: RankGroup) -> list[Tensor]:
+        found = []
+        for turn in range(200):
+            room = group.collective.room(7)
+            assert room is not None
+            room.copy_(drawn(group.shard.rank + turn, 7))
+            found.append(tree_sum(group.collective.parts(7)).clone())
+            if turn % 3 == 0:
+                group.collective.meet()
+        assert group.collective.room(LARGE) is None
+        return found
+
+    expected = [tree_sum([drawn(rank + turn, 7) for rank in range(ranks)]) for turn in range(200)]
+    for found in over_shared_memory(ranks, sums):
+        assert all(map(torch.equal, found, expected))
+
+
 def test_columns_of_uneven_widths_are_gathered() -> None:
     widths, rows = [300, 299, 0, 301], 3_000
 

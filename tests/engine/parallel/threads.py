@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from engine.parallel.rank_group import RankGroup
+from engine.parallel.rank_group import NoRoom, RankGroup
 from engine.parallel.shard import Shard
 from engine.parallel.shared_memory import SharedMemoryCollective, make_wires
 from engine.parallel.sums import tree_sum
@@ -41,7 +41,7 @@ class Meeting:
         self._barrier.abort()
 
 
-class ThreadCollective:
+class ThreadCollective(NoRoom):
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting = meeting
         self._rank = rank

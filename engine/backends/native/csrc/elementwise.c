@@ -43,6 +43,30 @@ EXPORT void baton_add_norm(
     BY_FORMAT(format, add_norm, hidden, change, weight, rows, width, eps, normed);
 }
 
+INLINE void add_parts(enum format format, const float *const *parts, long count, long numbers, void *out)
+{
+#pragma omp parallel for schedule(static) if (numbers >= WORTH_THREADS)
+    for (long i = 0; i < numbers; i += LANES) {
+        vec sums[8];
+        for (long part = 0; part < count; part++)
+            sums[part] = load_first(FP32, parts[part], i, numbers - i);
+        for (long apart = 1; apart < count; apart *= 2)
+            for (long part = 0; part < count; part += 2 * apart)
+                sums[part] += sums[part + apart];
+        store_first(format, out, i, sums[0], numbers - i);
+    }
+}
+
+EXPORT void baton_add_parts(int format, const float *const *parts, long count, long numbers, void *out)
+{
+    if (count == 2)
+        BY_FORMAT(format, add_parts, parts, 2, numbers, out);
+    else if (count == 4)
+        BY_FORMAT(format, add_parts, parts, 4, numbers, out);
+    else
+        BY_FORMAT(format, add_parts, parts, 8, numbers, out);
+}
+
 EXPORT void baton_angles(
     const int64_t *positions, long tokens, const float *frequencies, long half, double magnitude, float *cosine,
     float *sine)

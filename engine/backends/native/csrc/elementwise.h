@@ -10,6 +10,9 @@
 EXPORT void baton_add_norm(
     int format, void *hidden, const void *change, const void *weight, long rows, long width, double eps, void *normed);
 
+/* out = the sum of 2, 4 or 8 fp32 parts of as many `numbers`, in the tree of engine/parallel/sums.py, rounded once. */
+EXPORT void baton_add_parts(int format, const float *const *parts, long count, long numbers, void *out);
+
 /* Cosine and sine of position x frequency, times `magnitude`: fp32 [tokens, half] each. By the C library, one at a time:
    its vector versions round differently, and which element meets which would depend on the batch. */
 EXPORT void baton_angles(

@@ -34,6 +34,7 @@ struct step {
     const struct rotation *rotations; /* as many as the model has */
     double eps;
     char *hidden, *change, *normed;   /* [tokens, hidden] */
+    char *part;                       /* where products go that become a `change`: there, or in memory of all ranks */
     char *heads;                      /* [tokens, heads + 2 x kv_heads, dim] */
     char *attended;                   /* [tokens, heads, dim] */
     char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
@@ -89,7 +90,7 @@ static void norm_change(const struct step *step, const float *weight, long rows,
         baton_add_norm(step->format, step->change, 0, weight, rows, width, step->eps, step->change);
 }
 
-/* hidden += `change`, which is attention's output; `change` = the MLP's, or this rank's part of it in fp32. */
+/* hidden += `change`, which is attention's output; `change` = the MLP's, or `part` = this rank's part of it in fp32. */
 EXPORT void baton_layer_mlp(const struct layer *layer, const struct step *step, long rows)
 {
     const int format = step->format;
@@ -101,12 +102,12 @@ EXPORT void baton_layer_mlp(const struct layer *layer, const struct step *step, 
     } else {
         multiply(&layer->gate_up, step, step->normed, rows, step->gate_up);
         baton_gate(format, layer->activation, step->gate_up, rows, layer->down.inputs, step->gated);
-        multiply(&layer->down, step, step->gated, rows, step->change);
+        multiply(&layer->down, step, step->gated, rows, step->part);
     }
 }
 
 /* hidden += attention's output; `change` = the MLP's output. The `last` layer keeps only `rows`, as the first rows of both.
-   Of a model on several ranks `change` is this rank's part of attention's output in fp32, and the rest is yet to be done. */
+   Of a model on several ranks `part` is this rank's part of attention's output in fp32, and the rest is yet to be done. */
 EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool)
 {
     const long size = step->format == FP32 ? 4 : 2;
@@ -124,7 +125,7 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
         keep(step->attended, queries * size, step->rows, rows);
         keep(step->hidden, hidden * size, step->rows, rows);
     }
-    multiply(&layer->attention_output, step, step->attended, rows, step->change);
+    multiply(&layer->attention_output, step, step->attended, rows, step->part);
     if (!layer->attention_output.partial) {
         baton_layer_mlp(layer, step, rows);
         norm_change(step, layer->mlp_post_norm, rows, hidden);

@@ -9,8 +9,10 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from engine.backends.native.library import DTYPE_CODES
 from engine.model.config import Activation
 from engine.model.rope import Rope, inverse_frequencies
+from engine.parallel.sums import tree_sum
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.configs import attention
@@ -45,6 +47,19 @@ def test_add_norm(native: ctypes.CDLL, rows: int, width: int, dtype: torch.dtype
     assert relative_error(norm, normed(total, weight)) < limit
     again, plain = make(native, dtype).add_norm(total.clone(), None, weight)
     assert torch.equal(again, total) and torch.equal(plain, norm)
+
+
+@pytest.mark.parametrize("numbers", [1, 33, 9_001])
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_of_ranks_are_added_in_the_tree(
+    native: ctypes.CDLL, count: int, numbers: int, dtype: torch.dtype
+) -> None:
+    parts = [random(numbers, seed=rank, dtype=torch.float32) for rank in range(count)]
+    places = (ctypes.c_void_p * count)(*(part.data_ptr() for part in parts))
+    found = torch.empty(numbers, dtype=dtype)
+    native.baton_add_parts(DTYPE_CODES[dtype], places, count, numbers, found.data_ptr())
+    assert torch.equal(found, tree_sum(parts).to(dtype))
 
 
 @pytest.mark.parametrize(
