@@ -12,7 +12,7 @@ import xxhash
 from contracts.messages.handoff import Layer
 from infra.process.unlocked_copy import copy_bytes
 
-COPY_BYTES = 256 << 10  # copied and digested at a time: they stay in a cache in between
+COPY_BYTES = 512 << 10  # copied and digested at a time: they stay in a cache in between
 DIGEST_MODULUS = 1 << 64
 PayloadPlace = tuple[int, int, int]  # (group, layer, first block of the sequence)
 

@@ -312,7 +312,7 @@ class KVPool:
         assert 0 <= group < len(self.counts), f"no group {group}"
         assert layer is None or layer in self.spec.groups[group].layers, f"no layer {layer} in group {group}"
         count = self.counts[group]
-        assert all(0 <= block < count for block in blocks), f"blocks beyond the group's {count}"
+        assert not blocks or 0 <= min(blocks) <= max(blocks) < count, f"blocks beyond the group's {count}"
 
 
 def _close_all(descriptors: Sequence[int]) -> None:
