@@ -25,7 +25,7 @@ from pricing.steps import StepCosts
 from tests.gateway.apart import peer_apart
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
 from tests.plain_http import PLAIN
-from tests.waiting import children
+from tests.waiting import children, wait_until
 
 __all__ = ["key_file", "make"]
 
@@ -114,7 +114,7 @@ async def test_two_gateways_are_one_to_their_clients(
         stats = await gets(url, "/stats", lambda answer: answer.json()["judged"] == JUDGED, operator)
         lives_judged = [Counter(life["judged"]) for life in stats.json()["gateways"]]
         assert len(lives_judged) == 2 and sum(lives_judged, Counter()) == JUDGED
-        _agrees(redis_url)
+        await asyncio.to_thread(_agrees, redis_url)
         assert page.text.count("# TYPE baton:requests_ended_total counter") == 1
         usable = re.findall(r"^baton:worker_usable\{.*$", page.text, re.MULTILINE)
         assert usable and len(set(usable)) == len(usable), "workers are told of once"
@@ -145,6 +145,7 @@ def _judged_by_metrics(page: str) -> Counter[str]:
 def _agrees(redis_url: str) -> None:
     """Fails unless the records in Redis, read as the dashboard does, say the same of all and of each tenant."""
     source = Source(redis_url)
+    wait_until(lambda: len(source.read().finished) == sum(JUDGED.values()), "the records of all requests", SECONDS)
     snapshot = source.read()
     source.close()
     assert Counter(record.judged() for record in snapshot.finished) == JUDGED
