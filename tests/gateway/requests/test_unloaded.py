@@ -32,7 +32,7 @@ async def test_a_request_waits_for_an_unloaded_model(serve: Serve, tmp_path: Pat
     await running.add("decode")
     assert (await waiting).status_code == 200
     stats = (await running.client.get("/stats")).json()
-    assert (stats["unloaded"] == "" and stats["judged"] == {"late": 1}) or stats["judged"] == {"good": 1}
+    assert stats["unloaded"] == "" and sum(stats["judged"].values()) == 1
     assert re.search(r"^baton:model_unloaded\{.*\} 0.0$", (await running.client.get("/metrics")).text, re.MULTILINE)
 
 
