@@ -160,7 +160,7 @@ def _serve(
     if ranks is not None:
         ranks.watch(partial(_stop, inbox, device))
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
-    shares_pool = name == "decode" and width == 1 and SUPPORTED and "pool" in transports(config.transfer)
+    shares_pool = name == "decode" and SUPPORTED and "pool" in transports(config.transfer)
     engine = load(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)

@@ -5,10 +5,11 @@ KV head have the same part, and latent vectors are whole on every rank. A whole 
 ranks, each once, which is the block of a worker of one rank; with a codec, all scales come before all values.
 
 Rank 0 maps the other ranks' memory, on a host or on its GPUs. Its I/O thread reads and lands whole blocks there, in one
-copy more than in the pool of a single rank. Two rules keep them in order with the steps of the other ranks:
-`engine.executor` reports a layer as stored after a sum of all ranks behind the stores, and a step or a move ends on
-rank 0 only when no rank still reads or writes KV for it. A step that reads what has landed begins by a message of rank
-0 on a CPU, and on GPUs by a sum of all ranks, which rank 0's stream reaches behind the landing.
+copy more than in the pool of a single rank; a prefill worker of the host may write each rank's part itself. Two rules
+keep them in order with the steps of the other ranks: `engine.executor` reports a layer as stored after a sum of all
+ranks behind the stores, and a step or a move ends on rank 0 only when no rank still reads or writes KV for it. A step
+that reads what has landed begins by a message of rank 0 on a CPU, and on GPUs by a sum of all ranks, which rank 0's
+stream reaches behind the landing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from contracts.errors import MessageError
 from contracts.kinds import Codec
 from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
 from engine.kv.device_pools import DevicePools
@@ -34,7 +36,8 @@ class RankPools:
         """`spec` describes whole blocks."""
         self.spec = spec
         self.counts = pools[0].counts
-        self.descriptors: tuple[int, ...] = ()  # nobody else lands whole blocks
+        is_shared = all(pool.descriptors for pool in pools)
+        self.descriptors = tuple(each for pool in pools for each in pool.descriptors if is_shared)  # rank 0's first
         self._pools = pools
         self._own = pools[0].spec
         self._parts = [whole.vectors // own.vectors for whole, own in zip(spec.groups, self._own.groups, strict=True)]
@@ -71,7 +74,15 @@ class RankPools:
         return [whole.reshape(-1).data]
 
     def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
-        raise AssertionError("the memory of ranks is shared with rank 0 alone")
+        """Returns a copy of the parts that another process has filled. Raises `MessageError` if ranks differ in one."""
+        parts = self._parts[group]
+        views = [pool.landed(group, layer, blocks) for pool in self._pools]
+        holders = [
+            [views[rank] for rank in range(len(views)) if rank * parts // len(views) == part] for part in range(parts)
+        ]
+        if any(joined(other) != joined(first) for first, *others in holders for other in others):
+            raise MessageError("ranks that hold the same KV got other bytes")
+        return self._whole([partial(list, first) for first, *_ in holders], group, len(blocks), "none")
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands whole blocks. Raises `MessageError` for a wrong size."""

@@ -8,7 +8,7 @@ tells the other that the process has ended, or has let go of the memory.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -25,6 +25,7 @@ from kvtransfer.digest import copy_and_digest
 from kvtransfer.protocol.flow import MAX_LINK_OFFSET
 from kvtransfer.transports.channel import SentPayload
 
+MAX_POOL_RANKS = 8
 FAREWELL = b"\0"
 """The message of a writer that lives, and writes no more."""
 PAYLOADS_PER_FRAME = 8
@@ -49,7 +50,7 @@ class PoolChannel:
         self._groups = spec.groups
         self._counts = counts
         self._control = control
-        self._layers: dict[int, memoryview] = {}
+        self._layers: dict[int, list[memoryview]] = {}  # of each rank
         self._ended: Callable[[], None] | None = None
 
     @property
@@ -65,13 +66,31 @@ class PoolChannel:
     def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
         if not self.is_open or len(blocks) < header.count:  # not known yet
             return None
-        digest = copy_and_digest(header, views, self._runs(header, blocks))
+        self._check(header, blocks)
+        first, *again = self._places(header, blocks)
+        digest = copy_and_digest(header, views, first)
+        for places in again:
+            for place, source in zip(places, first, strict=True):
+                place[:] = source
         return SentPayload(digest, None) if send_now(self._control, [encode(header)]) else None
 
+    def _places(self, header: Layer, blocks: Sequence[int]) -> Iterator[list[memoryview]]:
+        """Yields the memory of whole blocks, and again for other ranks that hold the same."""
+        ranks, count = self._layers.get(header.layer, []), self._counts[header.group]
+        if len(ranks) < 2:
+            yield self._runs(header, blocks)
+            return
+        size = len(ranks[0]) // count
+        parts = self._groups[header.group].block_bytes // size
+        holders = [ranks[part * len(ranks) // parts : (part + 1) * len(ranks) // parts] for part in range(parts)]
+        for copy in zip(*holders, strict=True):
+            yield [memory[block * size : (block + 1) * size] for block in blocks for memory in copy]
+
     def _runs(self, header: Layer, blocks: Sequence[int]) -> list[memoryview]:
-        """Returns the memory of blocks, one view per run of neighbours."""
-        self._check(header, blocks)
-        memory, size = self._layers[header.layer], self._groups[header.group].block_bytes
+        """Returns the memory of blocks of a single rank, one view per run of neighbours."""
+        if not blocks:
+            return []
+        (memory,), size = self._layers[header.layer], self._groups[header.group].block_bytes
         starts = [at for at, block in enumerate(blocks) if not at or block != blocks[at - 1] + 1]
         runs = pairwise([*starts, len(blocks)])
         return [memory[blocks[start] * size : (blocks[end - 1] + 1) * size] for start, end in runs]
@@ -82,7 +101,8 @@ class PoolChannel:
 
     def _receive(self) -> None:
         try:
-            text, descriptors, _, _ = socket.recv_fds(self._socket, 1, len(self._groups), socket.MSG_CMSG_CLOEXEC)
+            most = MAX_POOL_RANKS * len(self._groups)
+            text, descriptors, _, _ = socket.recv_fds(self._socket, 1, most, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -98,7 +118,7 @@ class PoolChannel:
 
     def _admitted(self, descriptors: Sequence[int]) -> bool:
         """Takes what lets this worker into the pool; returns whether it does."""
-        if len(descriptors) != len(self._groups):
+        if not descriptors or len(descriptors) % len(self._groups):
             return False
         try:
             self._map(descriptors)
@@ -107,11 +127,17 @@ class PoolChannel:
         return self.is_open
 
     def _map(self, descriptors: Sequence[int]) -> None:
-        for group, count, descriptor in zip(self._groups, self._counts, descriptors, strict=True):
-            size = count * group.block_bytes
+        """Maps each group's memory of each rank, rank 0's first. A rank has a part of each block. Raises `OSError`."""
+        ranks = len(descriptors) // len(self._groups)
+        for number, descriptor in enumerate(descriptors):
+            group, count = self._groups[number % len(self._groups)], self._counts[number % len(self._groups)]
+            parts, rest = divmod(count * group.block_bytes * len(group.layers), os.fstat(descriptor).st_size or 1)
+            if rest or not parts or ranks % parts:
+                raise OSError("ranks whose parts are no blocks")
+            size = count * group.block_bytes // parts
             memory = map_shared(descriptor, size * len(group.layers))
             for at, layer in enumerate(group.layers):
-                self._layers[layer] = memory[at * size : (at + 1) * size]
+                self._layers.setdefault(layer, []).append(memory[at * size : (at + 1) * size])
 
     def close(self) -> None:
         """Lets go of the memory, then tells so, and ends the socket."""
