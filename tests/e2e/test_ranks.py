@@ -52,6 +52,7 @@ def test_workers_of_different_widths_give_the_references_tokens(
         records = system.wait_until_idle()
         assert [record.load.handoffs for record in records] == [2 * len(runs)] * 2
         assert next(record for record in records if record.role == "decode").load.prompt_tokens == 0
+        assert {link.transport for record in records for link in record.links} == {"pool"}
     assert not any(Path(f"/proc/{pid}").exists() for pids in ranks.values() for pid in pids)
 
 
