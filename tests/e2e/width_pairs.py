@@ -46,7 +46,7 @@ PROMPT_LENGTHS = [20, 90, 33, 150, 40]
 NEW_TOKENS = 48
 FLOWING_ANSWERS = 3
 """Answers that flow when a rank is killed; the others' prompts are on their way then."""
-SMALL = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "240", "--max-loras", "1")
+SMALL = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "240")
 PATIENT = ("--hang-seconds", "0", "--silence", "60", "--gateway-silence", "60", "--grant-deadline", "300")
 NGRAM = ("--speculation", "ngram", "--speculative-tokens", "3")
 ADAPTER = "sql"
@@ -64,19 +64,21 @@ class Kind:
     options: tuple[str, ...] = NGRAM
     quantization: Quantization = "none"
     kv_dtype: str = "auto"
-    adapted: str | list[str] | None = None  # layers that an adapter may change
+    adapted: tuple[str, ...] = ()  # layers that an adapter changes; none: without an adapter
 
 
-ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 KINDS = {
-    "llama": Kind("llama", 768, 2, ("--speculation", "eagle", "--eagle", "{directory}/head"), adapted=ALL_LINEARS),
-    "qwen3-moe": Kind("qwen3-moe", 768, 2, adapted=ATTENTION),
-    "deepseek-v3": Kind("deepseek-v3", 512, 1, adapted=r".*layers\.0\.mlp\.(gate|up|down)_proj"),
-    "gemma3": Kind(
-        "gemma3", 2560, 2, ("--speculation", "draft", "--draft-model", "{directory}/model"), adapted=ALL_LINEARS
+    "llama": Kind(
+        "llama", 768, 2, ("--speculation", "eagle", "--eagle", "{directory}/head"), adapted=tuple(ALL_LINEARS)
     ),
-    "int4": Kind("llama", 1536, 4, quantization="int4", adapted=ALL_LINEARS),
-    "fp8 KV": Kind("llama", 160, 2, kv_dtype="fp8", adapted=ALL_LINEARS),
+    "qwen3-moe": Kind("qwen3-moe", 768, 2, adapted=ATTENTION),
+    "deepseek-v3": Kind("deepseek-v3", 320, 1),  # PEFT adapts its experts as well, which Baton refuses
+    "gemma3": Kind(
+        "gemma3", 2560, 2, ("--speculation", "draft", "--draft-model", "{directory}/model"), adapted=tuple(ALL_LINEARS)
+    ),
+    "int4": Kind("llama", 1536, 4, quantization="int4", adapted=tuple(ALL_LINEARS)),
+    "fp8 KV": Kind("llama", 160, 2, kv_dtype="fp8", adapted=tuple(ALL_LINEARS)),
 }
 
 
@@ -111,8 +113,10 @@ def prepared(directory: Path, kind: Kind) -> Prepared:
         reference = dequantized_twin(model, directory / "twin", kind.quantization)
     build_head(directory / "head", config)
     prompts = make_prompts(PROMPT_LENGTHS, config.get_text_config().vocab_size)
-    adapter = build_adapter(directory / ADAPTER, reference, r=4, target_modules=kind.adapted)
-    loads = {"model": load_reference, ADAPTER: adapted_by(adapter)}
+    loads: dict[str, Callable[[Path], Any]] = {"model": load_reference}
+    if kind.adapted:
+        adapter = build_adapter(directory / ADAPTER, reference, r=4, target_modules=list(kind.adapted))
+        loads[ADAPTER] = adapted_by(adapter)
     return Prepared(
         directory,
         kind,
@@ -136,7 +140,7 @@ def run_pair(made: Prepared, scratch: Path, prefill: int, decode: int) -> Outcom
     began, kind, directory = time.monotonic(), made.kind, made.directory
     options = [*SMALL, *PATIENT, *(each.format(directory=directory) for each in kind.options)]
     options += ["--quantization", kind.quantization, "--kv-dtype", kind.kv_dtype]
-    options += ["--lora", f"{ADAPTER}={directory}/{ADAPTER}"]
+    options += ["--max-loras", "1", "--lora", f"{ADAPTER}={directory}/{ADAPTER}"] if kind.adapted else []
     options += ["--prefill-tp", str(prefill), "--decode-tp", str(decode), "--kv-memory"]
     most, least = (
         f"{times * kind.kv_kib * -(-width // min(width, kind.kv_heads))}KiB"
