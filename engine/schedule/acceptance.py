@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import SequenceProgress
@@ -75,21 +74,16 @@ class Acceptance:
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> SequenceProgress:
-        tokens = sequence.tokens
-        before = length = len(tokens)
-        finish: Finish | None = None
-        for token in sampled:
-            tokens.append(token)
-            length += 1
-            finish = sequence.finish_after(token, length)
-            if finish:
-                break
-        self.output_tokens += length - before
+        taken, finish = sequence.until_end(sampled)
+        before = len(sequence.tokens)
+        length = before + len(taken)
+        sequence.tokens += taken
+        self.output_tokens += len(taken)
         sequence.computed = min(sequence.computed, length - 1)  # draft tokens after the end do not count
         sequence.first_token_at = sequence.first_token_at or now
         if scores is not None:
-            scores = scores.part(0, length - before)
-        return SequenceProgress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
+            scores = scores.part(0, len(taken))
+        return SequenceProgress(sequence, before - sequence.prompt_tokens, taken, finish, scores=scores)
 
     def fail(self, sequence: Sequence, reason: str) -> list[SequenceProgress]:
         """Ends a sequence for which no token can be drawn, and its waiting branches."""

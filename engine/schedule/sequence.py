@@ -159,8 +159,11 @@ class Sequence:
             raise IllegalMove(f"sequence {self.id} of {self.key.request}: {self.state.value} -> {state.value}")
         self.state = state
 
-    def finish_after(self, token: int, length: int) -> Finish | None:
-        """Returns how `token`, as the last of `length` tokens, ends the sequence; None: it goes on."""
-        if token in self.limits.stop_token_ids:
-            return "stop"
-        return "length" if length >= self.end_length else None
+    def until_end(self, sampled: list[int]) -> tuple[list[int], Finish | None]:
+        """Returns the next tokens up to the sequence's end, and how it ends; None: it goes on."""
+        stops, room = self.limits.stop_token_ids, max(1, self.end_length - len(self.tokens))
+        if stops:
+            for at, token in enumerate(sampled[:room], 1):
+                if token in stops:
+                    return sampled[:at], "stop"
+        return (sampled[:room], "length") if len(sampled) >= room else (sampled, None)

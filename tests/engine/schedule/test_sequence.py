@@ -45,6 +45,8 @@ def test_a_prompt_that_is_not_in_the_tokens_is_refused(tokens: list[int], prompt
 
 def test_a_stop_token_ends_before_the_length_does() -> None:
     ending = sequence([1], 1, limits=Limits(max_tokens=3, stop_token_ids=(7, 8)), end_length=4)
-    assert ending.finish_after(8, 4) == "stop"
-    assert ending.finish_after(9, 4) == "length"
-    assert ending.finish_after(9, 3) is None
+    room = ending.end_length - len(ending.tokens)
+    assert ending.until_end([9, 8, 9]) == ([9, 8], "stop")
+    assert ending.until_end([9] * (room + 2)) == ([9] * room, "length")
+    assert ending.until_end([9] * (room - 1) + [8]) == ([9] * (room - 1) + [8], "stop")
+    assert ending.until_end([9] * (room - 1)) == ([9] * (room - 1), None)
