@@ -18,10 +18,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from torch.nn import functional
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
 
 from tests.e2e.harness.system import System
 from tests.e2e.test_api_page import assert_runs, endpoints_of, examples, examples_of
-from tests.embedding_models import last_token_model
+from tests.embedding_models import last_token_model, saved
+from tests.gateway.models import word_pieces
 from tests.plain_http import PLAIN
 from tests.waiting import DEADLINE, wait_until
 
@@ -199,6 +201,32 @@ def test_every_endpoint_of_such_a_model_has_an_example(served: Served) -> None:
 @pytest.mark.parametrize("number", examples_of("texts"))
 def test_the_example_runs(served: Served, number: int, tmp_path: Path) -> None:
     assert_runs(served.system, number, tmp_path)
+
+
+def test_an_encoders_classifier_ranks_documents(tmp_path: Path) -> None:
+    """One worker, BERT by transformers' code: pairs are tokenized, told apart by types, and scored as there."""
+    directory = word_pieces(tmp_path / "reranker")
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        num_labels=1,
+    )
+    model = saved(directory, AutoModelForSequenceClassification.from_config(config))
+    query, documents = "a quick fox?", [*TEXTS, "The fox", "over 1234567890"]
+    with torch.inference_mode():
+        logits = [model(**tokenizer(query, each, return_tensors="pt")).logits[0, 0] for each in documents]
+    expected = torch.sigmoid(torch.stack(logits)).tolist()
+    with System(tmp_path, directory, prefill=0, worker=("--dtype", "fp32")) as system:
+        asked = {"query": query, "documents": documents}
+        answer = httpx.post(f"{system.gateway_url}/v1/rerank", json=asked, verify=PLAIN, timeout=DEADLINE).json()
+    assert [one["index"] for one in answer["results"]] == sorted(range(5), key=lambda index: -expected[index])
+    found = [one["relevance_score"] for one in answer["results"]]
+    np.testing.assert_allclose(found, sorted(expected, reverse=True), atol=TOLERANCE)
 
 
 def test_texts_of_a_dead_worker_go_to_another(served: Served) -> None:
