@@ -10,7 +10,7 @@ from gateway.openai.bodies.formats import JSONSchema
 from gateway.openai.bodies.messages import MAX_MESSAGES
 from gateway.openai.bodies.parameters import ONLY_NULL, NeutralValues, only
 from gateway.openai.bodies.schemas import Label
-from gateway.openai.bodies.tools import MAX_TOOLS, AnyText, RegexRule, ToolName
+from gateway.openai.bodies.tools import MAX_TOOLS, AnyText, InputRule, ToolName
 from gateway.responses.items import Id, Item
 
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
@@ -36,7 +36,7 @@ class FunctionTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="fun
     description: str | None = None
 
 
-class RuledInput(RegexRule, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
+class RuledInput(InputRule, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
     """The input of a custom tool follows a rule."""
 
 

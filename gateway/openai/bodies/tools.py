@@ -4,7 +4,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from checkpoints.grammars import GrammarError
 from gateway.grammar.forms import MAX_REGEX_CHARS
+from gateway.grammar.lark_regex import regex_of_lark
 from gateway.output.custom_calls import INPUT_FIELD
 
 MAX_TOOLS = 128  # of a request
@@ -27,6 +29,16 @@ class Function(Struct, frozen=True, kw_only=True):
         return {"name": self.name, **described, "parameters": self.parameters or NO_PARAMETERS}
 
 
+class RuledFunction(Function, frozen=True, kw_only=True):
+    """A custom tool as the model sees it: a grammar in the client's words stands for the regex that is made of it."""
+
+    def for_template(self) -> dict[str, Any]:
+        shown = super().for_template()
+        text = shown["parameters"]["properties"][INPUT_FIELD]
+        told = {key: value for key, value in text.items() if key != "pattern" or "description" not in text}
+        return shown | {"parameters": {**shown["parameters"], "properties": {INPUT_FIELD: told}}}
+
+
 class ChatTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """A function."""
 
@@ -37,17 +49,26 @@ class AnyText(Struct, frozen=True, tag_field="type", tag="text"):
     """The input of a custom tool is any text."""
 
 
-class RegexRule(Struct, frozen=True, kw_only=True):
-    """A regex in Rust's syntax, which matches the whole text."""
+class InputRule(Struct, frozen=True, kw_only=True):
+    """A regex in Rust's syntax, which matches the whole text, or a Lark grammar without recursion."""
 
-    syntax: Literal["regex"]
+    syntax: Literal["regex", "lark"]
     definition: Annotated[str, Meta(min_length=1, max_length=MAX_REGEX_CHARS)]
+
+    def __post_init__(self) -> None:
+        try:
+            self.regex()
+        except GrammarError as error:
+            raise ValueError(str(error)) from None
+
+    def regex(self) -> str:
+        return regex_of_lark(self.definition) if self.syntax == "lark" else self.definition
 
 
 class RuledText(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
     """The input of a custom tool follows a rule."""
 
-    grammar: RegexRule
+    grammar: InputRule
 
 
 class CustomDescription(Struct, frozen=True, kw_only=True):
@@ -66,11 +87,14 @@ class CustomTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="custo
     @property
     def function(self) -> Function:
         text: dict[str, Any] = {"type": "string"}
-        if isinstance(self.custom.format, RuledText):
-            text["pattern"] = f"^(?:{self.custom.format.grammar.definition})$"
+        rule = self.custom.format.grammar if isinstance(self.custom.format, RuledText) else None
+        if rule is not None:
+            text["pattern"] = f"^(?:{rule.regex()})$"
+        if rule is not None and rule.syntax == "lark":
+            text["description"] = f"A text that this Lark grammar derives:\n{rule.definition}"
         parameters = {"type": "object", "properties": {INPUT_FIELD: text}, "required": [INPUT_FIELD]}
-        return Function(
-            name=self.custom.name, description=self.custom.description, parameters=parameters, strict="pattern" in text
+        return RuledFunction(
+            name=self.custom.name, description=self.custom.description, parameters=parameters, strict=rule is not None
         )
 
 

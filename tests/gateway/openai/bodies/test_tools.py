@@ -249,7 +249,15 @@ async def test_a_custom_tool_by_name_and_by_rule(running: Running) -> None:
     answer = await running.chat(tools=[ruled], tool_choice=choice, max_tokens=1)
     assert answer.status_code == 200, answer.text
     assert "[a-z]+" in running.peer("prefill").jobs[-1].sampling.grammar
-    lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a/"}}
+    rule = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "+" WORD\n%import common.WORD'}}
+    ruled = {"type": "custom", "custom": {**CUSTOM["custom"], "format": rule}}
+    answer = await running.chat(tools=[ruled], tool_choice=choice, max_tokens=1)
+    assert answer.status_code == 200, answer.text
+    assert r"\+" in running.peer("prefill").jobs[-1].sampling.grammar
+    assert "%import common.WORD" in prompt_of(running) and "a-zA-Z" not in prompt_of(running)
+    lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "(" start ")" | "a"'}}
+    refusal = await running.chat(tools=[{"type": "custom", "custom": {**CUSTOM["custom"], "format": lark}}])
+    assert "the rule start contains itself" in refusal.json()["error"]["message"]
     for wrong in ({"type": "custom", "custom": {**CUSTOM["custom"], "format": lark}}, {"type": "web_search"}):
         refusal = await running.chat(tools=[wrong])
         assert refusal.status_code == 400 and refusal.json()["error"]["param"].startswith("tools[0].")
