@@ -16,6 +16,8 @@ from infra.config.engine import EngineOptions
 
 CLASSIFIER_SUFFIX, HEADLESS_SUFFIX = "ForSequenceClassification", "Model"
 """Ends of the names of architectures with a head for labels, and without a head."""
+LM_HEAD_SUFFIX = "LMHeadModel"
+"""The older end of architectures that write text, such as GPT-2's."""
 _METHOD_FIELDS: dict[str, PoolingMethod] = {
     "pooling_mode_lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
@@ -50,7 +52,7 @@ def read_pooling(directory: Path, options: EngineOptions) -> Pooling | None:
         return Pooling("score", "last", sigmoid=not _is_identity(config))
     method = options.pooling if options.pooling != "auto" else _method(directory, modules)
     if method is None:
-        if architecture.endswith(HEADLESS_SUFFIX):
+        if architecture.endswith(HEADLESS_SUFFIX) and not architecture.endswith(LM_HEAD_SUFFIX):
             raise ModelError(
                 f"{name}: {architecture} has no head, and no file says how a text's vector is made of its"
                 " states; --pooling last, mean or cls says it"
