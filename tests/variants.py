@@ -16,6 +16,7 @@ from transformers import (
     GemmaConfig,
     Glm4Config,
     Glm4vConfig,
+    Glm46VConfig,
     GlmConfig,
     GptOssConfig,
     GraniteConfig,
@@ -188,6 +189,13 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         text_config={**SIZES, "model_type": "qwen3", "head_dim": 16},
         vision_config={**EYES, "model_type": "internvl_vision", "image_size": [28, 28], "patch_size": [14, 14]},
         tie_word_embeddings=False,
+    ),
+    "glm46v": lambda: Glm46VConfig(
+        text_config={
+            **SIZES,
+            "rope_parameters": {**MULTIMODAL_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [4, 2, 2]},
+        },
+        vision_config={**QWEN_EYES, "image_size": 28},
     ),
     "llava": lambda: LlavaConfig(
         text_config={**SIZES, "model_type": "llama"}, vision_config=EYES, tie_word_embeddings=False

@@ -71,7 +71,7 @@ def eos_of(directory: Path, config: Any) -> tuple[int, ...]:
     path = directory / "generation_config.json"
     found = read_json(path).get("eos_token_id") if path.is_file() else None
     if found is None:
-        found = config.eos_token_id
+        found = getattr(config, "eos_token_id", None)  # a config of several parts may lack it
     if found is None:
         return ()
     return tuple(int(token) for token in (found if isinstance(found, list) else [found]))

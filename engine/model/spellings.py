@@ -2,9 +2,13 @@
 
 LAYER_PREFIXES = ("language_model.model.", "model.language_model.", "model.")
 """Prefixes of layers' names; versions of transformers differ."""
-_PARTS = ("vision_tower.", "multi_modal_projector.", "visual.", "image_newline")
+_PARTS = (
+    *("vision_tower.", "vision_model.", "vision_embedder.", "vision_encoder.", "visual.", "audio_tower."),
+    *("multi_modal_projector.", "mm_projector.", "projector.", "aligner.", "vision_projection.", "image_newline"),
+    *("embed_vision.", "embed_audio."),
+)
 BESIDE_TEXT = (*_PARTS, *(f"model.{part}" for part in _PARTS))
-"""Prefixes of the parts that only images pass through."""
+"""Prefixes of the parts that only images, videos and sounds pass through."""
 
 
 def inner(name: str) -> str:

@@ -79,6 +79,13 @@ class Checkpoint:
             tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
 
+    def names(self) -> list[str]:
+        return sorted(self._files)
+
+    def stands_for(self, name: str) -> tuple[Form | None, int]:
+        """Returns a tensor's quantization format (None: floats), and how many weights one of its elements has."""
+        return self._format.stands_for(name, self.kind(name))
+
     def holds(self, name: str) -> bool:
         return name in self._files
 
@@ -119,7 +126,7 @@ class Checkpoint:
         """Counts the weights of all tensors by quantization format; None: floats."""
         found: Counter[Form | None] = Counter()
         for name in self._files:
-            form, weights = self._format.stands_for(name, self.kind(name))
+            form, weights = self.stands_for(name)
             found[form] += weights * math.prod(self.shape(name))
         return found
 

@@ -21,6 +21,7 @@ from engine.model.adapted import Adapting
 from engine.model.config import ModelConfig, computation
 from engine.model.config_files import read_json
 from engine.model.cut import cut_config, refuse_width
+from engine.model.families.family import ModelNames
 from engine.model.families.registry import names_of, served_architecture
 from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
@@ -83,9 +84,6 @@ def load_model(
     if proposing(config) == "eagle":
         where = "cannot draft for a model computed by transformers' own code"
         raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
-    if config.adapts:
-        where = "are not added to what transformers' own code computes"
-        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {ours}")
     from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
 
     LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, ours)
@@ -166,6 +164,7 @@ def _load_ours(
             "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
         )
     names = names_of(model_config).found(checkpoint.holds)
+    model_config = _with_own_head(model_config, names, checkpoint)
     if pooling is not None and not pooling.tokens:
         names = structs.replace(names, head="")
     with torch.inference_mode():
@@ -223,6 +222,19 @@ def _pooler(pooling: Pooling, checkpoint: Checkpoint, model: Transformer[Any], h
     weight = checkpoint.tensor(f"{CLASSIFIER_HEAD}.weight", (1, hidden))
     bias = checkpoint.tensor(f"{CLASSIFIER_HEAD}.bias", (1,)) if checkpoint.holds(f"{CLASSIFIER_HEAD}.bias") else None
     return Pooler(pooling, of_head(weight, bias))
+
+
+def _with_own_head(config: ModelConfig, names: ModelNames, checkpoint: Checkpoint) -> ModelConfig:
+    """Returns the config of a model whose head is not the embedding if the checkpoint has another one.
+
+    Where a config does not say whether they are one tensor, transformers' default may be that they are; it goes by the
+    tensors, too.
+    """
+    held, shape = f"{names.head}.weight", (config.vocab_size, config.hidden_size)
+    if not config.tied_head or not checkpoint.holds(held):
+        return config
+    is_same = torch.equal(checkpoint.tensor(held, shape), checkpoint.tensor(f"{names.embedding}.weight", shape))
+    return structs.replace(config, tied_head=is_same)
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:

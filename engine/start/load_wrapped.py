@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
+from engine.model.adapted import Adapting
 from engine.model.config import AttentionLayer, computation
-from engine.model.quantized import Form, Quantized
-from engine.model.weights import Checkpoint
+from engine.model.formats.registry import open_checkpoint
+from engine.model.quantized import Form
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import refuse_large_weights
 from engine.wrapped.config import read_own_config
@@ -21,6 +23,7 @@ from engine.wrapped.model import WrappedModel
 from engine.wrapped.own_run import own_run
 from engine.wrapped.probe import probe
 from engine.wrapped.proof import blocks_needed, prove
+from engine.wrapped.stored import StoredNumbers, read_numbers
 from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 
@@ -33,35 +36,49 @@ def load_wrapped(
     Raises `ModelError` for a model that cannot be served this way, `ConfigError` for settings that do not fit.
     """
     found = read_own_config(directory, config.max_model_len, trust_remote_code=config.trust_remote_code)
-    checkpoint = Checkpoint(directory)
+    checkpoint = open_checkpoint(directory)
     parameters = checkpoint.parameters()
-    refuse_large_weights(config, parameters, dtype, device)
-    own = load_own_model(directory, found, device, dtype, progress)
+    refuse_large_weights(config, {None: parameters.total()}, dtype, device)  # numbers first, whatever they become
+    stored = read_numbers(checkpoint, found, dtype) if found.quantized else StoredNumbers()
+    numbers = stored.tensors if found.quantized else None
+    own = load_own_model(directory, found, device, dtype, progress, numbers=numbers)
+    stored.tensors.clear()
     with torch.inference_mode():
         attentions = probe(own, found)
-        described = found.described(tuple(AttentionLayer(each.attention) for each in attentions))
+        described = found.described(tuple(AttentionLayer(each.attention) for each in attentions if each.source is None))
         backend = choose(config, device, dtype, described)
         modules = [each.module for each in attentions]
         alone = own_run(own, modules)
-        quantized: dict[int, Quantized] = {}
+        layers = dict(own.named_modules())
+        quantized = {id(layers[name]): weight for name, weight in stored.quantized.items()}
         if config.quantization != "none":
-            quantized = round_linears(own, alone.products, dtype, config.quantization, progress)
+            plain = alone.products - quantized.keys()
+            quantized |= round_linears(own, plain, dtype, config.quantization, progress)
             alone = own_run(own, modules)  # again, with the quantized weights' values
         forms: Counter[Form] = Counter()
         for weight in quantized.values():
             forms[weight.form] += weight.values.numel()
-        if device.type == "cpu" or quantized:  # else a backend multiplies by PyTorch, as the model does
-            replace_linears(own, alone.products, backend.linears, dtype, quantized, progress)
-    model: WrappedModel[Any] = WrappedModel(own, attentions)
+        adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
+        adapters = None
+        if device.type == "cpu" or quantized or adapting:  # else a backend multiplies by PyTorch, as the model does
+            places = replace_linears(
+                own, alone.products, backend.linears, dtype, quantized, progress, adapting, alone.of_all_tokens
+            )
+            if adapting is not None:
+                adapters = AdapterSlots(places, config.max_loras, config.max_lora_rank, device, dtype)
+    model: WrappedModel[Any] = WrappedModel(own, attentions, adapting)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(described) + config.quantization.encode())
     spec = make_spec(described, dtype, config.block_size, digest, config.kv_dtype)
     held = tuple(form for form, _ in forms.most_common())
-    loaded = LoadedModel(backend, model, described, spec, parameters.total(), forms=held, is_ours=False)
+    loaded = LoadedModel(
+        backend, model, described, spec, parameters.total(), adapters=adapters, forms=held, is_ours=False
+    )
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
     numbers = replace(
         loaded, spec=make_spec(described, dtype, config.block_size, digest)
     )  # without --kv-dtype, which would round
-    prove(numbers.with_pool([blocks] * len(spec.groups)), alone, config.quantization)
+    rounding = config.quantization if config.quantization != "none" or not held else held[0]
+    prove(numbers.with_pool([blocks] * len(spec.groups)), alone, rounding)
     return loaded

@@ -31,10 +31,21 @@ class PagedAttention:
     """Attention of one module of a model."""
 
     def __init__(
-        self, layer: int, attention: HeadAttention, value_dim: int, sinks: Tensor | None, current: CurrentStep
+        self,
+        layer: int,
+        attention: HeadAttention,
+        value_dim: int,
+        sinks: Tensor | None,
+        current: CurrentStep,
+        *,
+        stores: bool = True,
     ) -> None:
-        """Keys or values (of length `value_dim`) are padded to the longer of their lengths."""
+        """Keys or values (of length `value_dim`) are padded to the longer of their lengths.
+
+        If it does not store, it attends to what an earlier module has stored as `layer`.
+        """
         self.layer = layer
+        self._stores = stores
         self.attention = attention
         self._value_dim = value_dim
         self._sinks = None if sinks is None else sinks.float().contiguous()
@@ -45,8 +56,9 @@ class PagedAttention:
         current, dim = self._current, self.attention.head_dim
         assert current.step is not None and current.stored is not None, "attention outside of a step"
         queries, keys, values = (_padded(side[0].transpose(0, 1), dim) for side in (query, key, value))
-        current.step.store(self.layer, torch.cat((keys, values), 1))
-        current.stored(self.layer)
+        if self._stores:
+            current.step.store(self.layer, torch.cat((keys, values), 1))
+            current.stored(self.layer)
         found = current.step.attend(self.layer, queries.contiguous(), self._sinks)
         return found[..., : self._value_dim].unsqueeze(0)
 

@@ -38,13 +38,16 @@ class OwnConfig:
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     trust_remote_code: bool
+    architecture: str = ""  # transformers' class; encoders need none
+    quantized: bool = False  # whether the checkpoint's weights are
+    beside_images: bool = False  # whether the config is that of the language model in a model that reads more than text
 
     def described(self, layers: tuple[AttentionLayer, ...]) -> WrappedConfig:
         """Adds the layers that the probe has found."""
         config = self.config
         return WrappedConfig(
             name=self.name,
-            architecture=_architecture(config),
+            architecture=self.architecture,
             vocab_size=int(config.vocab_size),
             layers=layers,
             max_model_len=self.max_model_len,
@@ -61,13 +64,17 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     """
     name, raw = directory.name, raw_config(directory)
     refuse_untrusted(raw, name, trust_remote_code=trust_remote_code)
-    refuse_quantized(raw, name)
-    config = auto_config(directory, trust_remote_code=trust_remote_code)
-    if config.get_text_config() is not config:
-        parts = ", ".join(sorted(config.sub_configs))
-        raise ModelError(f"{name}: models that read more than text are not served (its config has {parts})")
-    if config.is_encoder_decoder:
-        raise ModelError(f"{name}: encoder-decoder models are not served, and {config.model_type} is one")
+    given = quantization_of(raw, name)
+    whole = auto_config(directory, trust_remote_code=trust_remote_code)
+    config = whole.get_text_config()
+    if whole.is_encoder_decoder or config.is_encoder_decoder:
+        raise ModelError(f"{name}: encoder-decoder models are not served, and {whole.model_type} is one")
+    if config is not whole and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        parts = ", ".join(sorted(whole.sub_configs))
+        raise ModelError(
+            f"{name}: models that read more than text are served as language models, but transformers has none of type"
+            f" {config.model_type} (its config has {parts})"
+        )
     _refuse_states(config, name, trust_remote_code=trust_remote_code)
     longest = int(getattr(config, "max_position_embeddings", None) or 0)
     if longest and max_model_len > longest:
@@ -76,7 +83,24 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
         raise ConfigError("max_model_len", max_model_len, "the model's config names no longest text; say one")
     served = max_model_len or longest
     _refuse_ropes(config, name, served)
-    return OwnConfig(name, config, longest or served, served, eos_of(directory, config), trust_remote_code)
+    config.tie_word_embeddings = whole.tie_word_embeddings
+    if given is not None:
+        _refuse_own_code(config, name)
+        for each in (whole, config):  # transformers gets the numbers that the weights stand for
+            if hasattr(each, "quantization_config"):
+                del each.quantization_config
+    ends = eos_of(directory, config) or eos_of(directory, whole)
+    return OwnConfig(
+        name=name,
+        config=config,
+        positions=longest or served,
+        max_model_len=served,
+        eos_token_ids=ends,
+        trust_remote_code=trust_remote_code,
+        architecture=_architecture(whole),
+        beside_images=config is not whole,
+        quantized=given is not None,
+    )
 
 
 def refuse_untrusted(raw: dict[str, Any], name: str, *, trust_remote_code: bool) -> None:
@@ -93,8 +117,15 @@ def refuse_quantized(raw: dict[str, Any], name: str) -> None:
     if given is not None:
         method = given.get("quant_method", "unknown")
         raise ModelError(
-            f"{name}: its checkpoint is quantized ({method}), and what transformers' own code computes is served from"
-            " fp32, bf16 or fp16 only; --quantization quantizes such a checkpoint when it is loaded"
+            f"{name}: its checkpoint is quantized ({method}), and encoders are served from fp32, bf16 or fp16 only"
+        )
+
+
+def _refuse_own_code(config: Any, name: str) -> None:
+    """Raises `ModelError` for a quantized checkpoint of a model whose code is its own."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(
+            f"{name}: its checkpoint is quantized, which is served only with transformers' code, and not with its own"
         )
 
 

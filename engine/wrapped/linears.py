@@ -1,4 +1,4 @@
-"""Replaces the linear layers of a transformers model by a backend's."""
+"""Replaces the linear layers of a transformers model by a backend's, which adapters may change."""
 
 from collections.abc import Set
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from contracts.kinds import Quantization
+from engine.model.adapted import Adaptable, AdapterTarget, Adapting
 from engine.model.linear import Linear, Linears
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Quantized
@@ -17,13 +18,18 @@ from infra.process.status import Progress
 class BackendLinear(nn.Module):
     """Replaces a linear layer of a transformers model."""
 
-    def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
+    def __init__(self, linear: Linear, dtype: torch.dtype, adapting: Adapting | None) -> None:
+        """With `adapting`, adapters may change it: it always gets one row for each token of a step."""
         super().__init__()
         self.linear = linear
+        self._adapting = adapting
         self.weight = torch.empty(0, dtype=dtype)  # some models read the dtype of a layer's weight
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x.reshape(-1, x.shape[-1]))
+        rows = x.reshape(-1, x.shape[-1])
+        step = None if self._adapting is None else self._adapting.step
+        assert step is None or len(rows) == step.tokens, "a layer with adapters got other rows than the step's tokens"
+        y = self.linear(rows)
         return y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -59,14 +65,19 @@ def replace_linears(
     dtype: torch.dtype,
     quantized: dict[int, Quantized],
     progress: Progress,
-) -> None:
+    adapting: Adapting | None = None,
+    of_all_tokens: Set[int] = frozenset(),
+) -> list[tuple[AdapterTarget, Adaptable]]:
     """Replaces the model's linear layers by the backend's, one by one, so that no weight is in memory twice.
 
     Only layers whose ids are in `products`, with weights in `dtype`. Their quantized weights are popped from
-    `quantized`.
+    `quantized`. With `adapting`, returns the layers that adapters can change: `of_all_tokens`, but for the head.
     """
     places = _places(model, products, dtype)
+    names = {id(module): name for name, module in model.named_modules()}
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    targets: list[tuple[AdapterTarget, Adaptable]] = []
     made: dict[int, BackendLinear] = {}  # by id of the layer, which several modules may share
     total = len(places)
     places.reverse()
@@ -75,10 +86,27 @@ def replace_linears(
         parent, name, child = places.pop()
         if id(child) not in made:
             weight = quantized.pop(id(child), None)
-            layer = _of(child, weight, linears, held=child.weight is embedding.weight)
-            made[id(child)] = BackendLinear(layer, dtype)
+            own = adapting if id(child) in of_all_tokens and child is not head else None
+            layer = _of(child, weight, linears, own, held=child.weight is embedding.weight)
+            made[id(child)] = BackendLinear(layer, dtype, own)
+            if own is not None:
+                changed: Any = layer  # `Adaptable`, as `Linears.fused` promises
+                targets.append((_target(names[id(child)], *_weight(child).shape), changed))
         setattr(parent, name, made[id(child)])
     progress("packing weights", 100.0)
+    return targets
+
+
+def _target(name: str, outputs: int, inputs: int) -> AdapterTarget:
+    return AdapterTarget(
+        names=(name,),
+        sizes=(outputs,),
+        inputs=inputs,
+        scale=1.0,
+        shapes=((outputs, inputs),),
+        outputs=(slice(None),),
+        columns=slice(None),
+    )
 
 
 def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tuple[nn.Module, str, Any]]:
@@ -90,11 +118,13 @@ def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tu
     ]
 
 
-def _of(child: Any, weight: Quantized | None, linears: Linears[Linear], *, held: bool) -> Linear:
+def _of(
+    child: Any, weight: Quantized | None, linears: Linears[Linear], adapting: Adapting | None, *, held: bool
+) -> Linear:
     """Returns the backend's layer for a model's layer; a weight that the embedding shares (`held`) is not copied."""
     if held and child.bias is None:
         return linears.of_held(child.weight.data)
-    return linears.fused([weight or _weight(child)], None if child.bias is None else child.bias.data)
+    return linears.fused([weight or _weight(child)], None if child.bias is None else child.bias.data, adapting)
 
 
 def _weight(child: Any) -> Tensor:

@@ -1,4 +1,8 @@
-"""Loads a model by transformers, in fp32, bf16 or fp16, from safetensors only."""
+"""Loads a model by transformers, in fp32, bf16 or fp16, from safetensors only.
+
+Of a model that also reads images, only the language model is loaded: its tensors get the names that they would have
+alone.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from torch import Tensor
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 from transformers.utils import logging
 
 from contracts.errors import ModelError
 from engine.model.config_files import sentence_of
+from engine.model.spellings import is_beside_text
 from engine.wrapped.config import OwnConfig
+from engine.wrapped.stored import NAMES_ALONE
 from infra.process.status import Progress
 
 
@@ -23,8 +30,11 @@ def load_own_model(
     progress: Progress,
     kind: Any = AutoModelForCausalLM,
     needless: tuple[str, ...] = (),
+    numbers: dict[str, Tensor] | None = None,
 ) -> Any:
     """Loads transformers' model of a `kind`: a causal one with eager attention, since ours takes its place.
+
+    `numbers` are the weights of a causal model's quantized checkpoint.
 
     Raises `ModelError` if loading fails, or tensors are missing, unexpected or of another shape, unless their names
     begin with one of `needless`.
@@ -32,9 +42,11 @@ def load_own_model(
     progress("loading weights", 0.0)
     try:
         with _bars_as(progress):
-            model, found = kind.from_pretrained(
-                str(directory),
+            loads = kind if numbers is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(own.config)]
+            model, found = loads.from_pretrained(
+                str(directory) if numbers is None else None,
                 config=own.config,
+                state_dict=numbers,
                 dtype=dtype,
                 attn_implementation="eager" if kind is AutoModelForCausalLM else None,
                 use_safetensors=True,
@@ -42,9 +54,12 @@ def load_own_model(
                 local_files_only=True,
                 trust_remote_code=own.trust_remote_code,
                 output_loading_info=True,
+                **({"key_mapping": dict(NAMES_ALONE)} if own.beside_images else {}),
             )
     except Exception as error:  # a model's own code may raise anything
         raise ModelError(f"{own.name}: transformers cannot load it: {sentence_of(error)}") from error
+    if own.beside_images:
+        found["unexpected_keys"] = [key for key in found["unexpected_keys"] if not is_beside_text(key)]
     _refuse_other_weights(found, own.name, needless)
     progress("loading weights", 100.0)
     return model.to(device).eval().requires_grad_(False)

@@ -6,27 +6,31 @@ from typing import Any, Generic
 
 from torch import Tensor, nn
 
+from engine.model.adapted import Adapting
 from engine.model.attention import Step
 from engine.model.batch import Batch
 from engine.model.model import Stored
 from engine.wrapped.attending import PAGED_ATTENTION_NAME, CurrentStep, PagedAttention
 from engine.wrapped.linears import BackendLinear
-from engine.wrapped.probe import OwnAttention
+from engine.wrapped.probe import OwnAttention, layers_of
 
 
 class WrappedModel(Generic[Step]):
     """An `engine.model.model.Model`. Its steps are not recorded as CUDA graphs, since their code is not ours."""
 
-    def __init__(self, own: Any, attentions: Sequence[OwnAttention]) -> None:
+    def __init__(self, own: Any, attentions: Sequence[OwnAttention], adapting: Adapting | None = None) -> None:
+        self._adapting = adapting
         self._current = CurrentStep()
-        for layer, each in enumerate(attentions):
+        layers = layers_of(attentions)
+        for layer, each in zip(layers, attentions, strict=True):
             each.module.paged_attention = PagedAttention(
-                layer, each.attention, each.value_dim, each.sinks, self._current
+                layer, each.attention, each.value_dim, each.sinks, self._current, stores=each.source is None
             )
         own.set_attn_implementation(PAGED_ATTENTION_NAME)
         self._own = own
-        self._base = own.base_model
-        self._head = _head_of(own)
+        below = own.base_model_prefix if own.base_model_prefix in own._modules else "model"  # Llama 4 has another's
+        self._base = getattr(own, below)
+        self._head = _head_of(own, below)
 
     def weights_bytes(self) -> int:
         packed = [module.linear for module in self._own.modules() if isinstance(module, BackendLinear)]
@@ -37,6 +41,8 @@ class WrappedModel(Generic[Step]):
         """All rows pass the last layer; only `batch.logit_rows` reach the head."""
         current = self._current
         current.step, current.stored = step, stored
+        if self._adapting is not None:
+            self._adapting.begin(batch.adapters)
         try:
             output = self._base(
                 input_ids=batch.token_ids.unsqueeze(0), position_ids=batch.positions.unsqueeze(0), use_cache=False
@@ -75,8 +81,11 @@ class _Passes(nn.Module):
         return _Given(inputs_embeds)
 
 
-def _head_of(own: Any) -> Any:
-    """Returns a copy of `own` that computes only its head, and its changes to logits, from hidden states."""
+def _head_of(own: Any, below: str) -> Any:
+    """Returns a copy of `own` that computes only its head, and its changes to logits, from hidden states.
+
+    `below` names the model below the head.
+    """
     head = copy.copy(own)
-    head._modules = {**own._modules, own.base_model_prefix: _Passes()}
+    head._modules = {**own._modules, below: _Passes()}
     return head

@@ -31,6 +31,7 @@ class OwnRun:
     kept: list[RecordedAttention]
     logits: Tensor  # [tokens of all texts, vocab]
     products: set[int]  # ids of the linear layers that were called; a model uses the weights of others directly
+    of_all_tokens: set[int]  # ids of those whose inputs always had one row for each token, unlike those of experts
     widest: int  # terms of the longest sum in a product
 
 
@@ -42,12 +43,21 @@ def own_run(own: Any, modules: Sequence[Any]) -> OwnRun:
     logits = []
     own.set_attn_implementation("eager")
     products: set[int] = set()
+    of_fewer: set[int] = set()
+    length = 0
+
+    def see(module: nn.Module, args: tuple[Any, ...], *_: Any) -> None:
+        products.add(id(module))
+        if not args or args[0].numel() != length * args[0].shape[-1]:
+            of_fewer.add(id(module))
+
     with torch.inference_mode(), ExitStack() as hooks:
         for module in filter(is_linear, own.modules()):
-            hooks.enter_context(_hook(module, lambda module, *_: products.add(id(module))))
+            hooks.enter_context(_hook(module, see))
         for module, (inputs, outputs) in zip(modules, through, strict=True):
             hooks.enter_context(_hook(module, partial(_keep, inputs, outputs)))
         for text in texts:
+            length = len(text)
             ids = torch.tensor([text], device=own.device)
             positions = torch.arange(len(text), device=own.device)[None]
             logits.append(own(input_ids=ids, position_ids=positions, use_cache=False).logits[0])
@@ -56,7 +66,7 @@ def own_run(own: Any, modules: Sequence[Any]) -> OwnRun:
         for module, (inputs, outputs) in zip(modules, through, strict=True)
     ]
     widest = max(weight.shape[-1] for weight in own.parameters())
-    return OwnRun(texts, kept, torch.cat(logits), products, widest)
+    return OwnRun(texts, kept, torch.cat(logits), products, products - of_fewer, widest)
 
 
 def _keep(

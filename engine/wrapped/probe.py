@@ -1,11 +1,14 @@
 """Finds the attention of each layer of a model, by one forward pass over a few tokens that computes no attention.
 
 The keys that a query may see follow from the function by which transformers would make a mask: it is evaluated for the
-maximum length, so that windows of any size, and masks that are not causal, are found.
+maximum length, so that windows of any size, and masks that are not causal, are found. A mask that is causal only up to
+the length that is served, as chunks of attention are, is full attention there.
+
+Some models' last layers attend to the keys and values of an earlier layer. They are known by being given its tensors.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +51,22 @@ class OwnAttention:
     attention: HeadAttention
     value_dim: int
     sinks: Tensor | None  # [heads]
+    source: int | None = None  # place in the order of calls of the module whose keys and values it shares
+
+
+class WindowMask(Tensor):
+    """A mask of zeros that knows the window in tokens that it stands for; None if it is neither causal nor a window.
+
+    A slice that keeps every row knows it, too; other results of operations lack the attribute.
+    """
+
+    window: int | None
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if isinstance(found, WindowMask) and found.shape == self.shape and hasattr(self, "window"):
+            found.window = self.window
+        return found
 
 
 def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
@@ -56,6 +75,7 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
     Raises `ModelError` if one needs something that paged attention does not have.
     """
     found: list[OwnAttention] = []
+    given: list[Tensor] = []  # keys of each call
     device, longest = model.device, max(own.max_model_len, min(own.positions, MAX_MASK_TOKENS))
 
     def look(
@@ -64,12 +84,17 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
         who = f"{own.name}: attention {len(found)} ({type(module).__name__})"
         if any(each.module is module for each in found):
             raise ModelError(f"{who} is called twice in one pass, which is not served")
-        found.append(_described(who, module, query, key, value, attention_mask, asked))
+        described = _described(who, module, query, key, value, attention_mask, asked)
+        source = next((at for at, earlier in enumerate(given) if earlier.data_ptr() == key.data_ptr()), None)
+        found.append(replace(described, source=source))
+        given.append(key)
         return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
 
     def mask(mask_function: Callable[..., Tensor], q_length: int, kv_length: int, **_: Any) -> Tensor:
-        made = torch.zeros((1, 1, q_length, kv_length), dtype=torch.bool, device=device)
-        made.window = _window(mask_function, longest, device)  # type: ignore[attr-defined]
+        made = torch.zeros((1, 1, q_length, kv_length), dtype=torch.bool, device=device).as_subclass(WindowMask)
+        made.window = _window(mask_function, longest, device)
+        if made.window is None and own.max_model_len < longest:
+            made.window = 0 if _window(mask_function, own.max_model_len, device) == 0 else None
         return made
 
     AttentionInterface.register(PROBE_ATTENTION_NAME, look)
@@ -91,6 +116,12 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
             " so that KV cannot be paged"
         )
     return listed
+
+
+def layers_of(attentions: Sequence[OwnAttention]) -> list[int]:
+    """Returns the layer of the KV pool for each attention module: its own, or that of the module it shares with."""
+    own = [at for at, each in enumerate(attentions) if each.source is None]
+    return [own.index(at if each.source is None else each.source) for at, each in enumerate(attentions)]
 
 
 def _described(
@@ -127,12 +158,11 @@ def _described(
 
 def _unserved(module: Any, mask: Any) -> str:
     if mask is not None and not hasattr(mask, "window"):  # the model has changed its mask argument
-        if getattr(module, "is_kv_shared_layer", False):
-            return "attends to the keys and values of an earlier layer, and to cut ones, which is not served"
         return "adds to its scores, by a mask of its own, which is not served"
     chunk = getattr(getattr(module, "config", None), "attention_chunk_size", None)
     chunks = f": only tokens of the same chunk of {chunk} tokens" if chunk else ""
-    return f"sees other tokens than all before, or a window of them{chunks}, which is not served"
+    shorter = f"; --max-model-len {chunk} serves it" if chunk else ""
+    return f"sees other tokens than all before, or a window of them{chunks}, which is not served{shorter}"
 
 
 def _window(sees: Callable[..., Tensor], longest: int, device: torch.device) -> int | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from contracts.errors import ModelError
+from contracts.errors import OptionError
 from engine.model.config import LayerConfig
 from engine.model.families.family import ConfigFields, ModelFamily, ModelNames
 from engine.model.families.reading import dense_mlp, head_attention, rope_of, windows_of
@@ -22,7 +22,7 @@ def read_ministral(config: Any, name: str) -> ConfigFields:
 
 def read_3(config: Any, name: str) -> ConfigFields:
     if config.model_type != "mistral":
-        raise ModelError(f"{name}: a language model of type {config.model_type} is not supported; supported: mistral")
+        raise OptionError(f"{name}: a language model of type {config.model_type} is not supported; supported: mistral")
     return read(config, name)
 
 

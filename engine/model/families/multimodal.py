@@ -1,4 +1,4 @@
-"""Language models inside models that also read images: Qwen-VL, GLM-4.1V, InternVL and LLaVA.
+"""Language models inside models that also read images: Qwen-VL, GLM-4.1V, InternVL, LLaVA, Kimi K2.5 and others.
 
 Without images, the three positions of Qwen's and GLM's rotation (time, height, width) are equal, so it is an ordinary
 rotation (Wang et al. 2024, https://arxiv.org/abs/2409.12191).
@@ -7,9 +7,9 @@ rotation (Wang et al. 2024, https://arxiv.org/abs/2409.12191).
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.errors import ModelError
+from contracts.errors import OptionError
 from engine.model.config import ExpertsMLP, LayerConfig
-from engine.model.families import glm, llama, mistral, qwen
+from engine.model.families import deepseek, glm, llama, mistral, qwen
 from engine.model.families.expert_tensors import stacked_experts
 from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames, ReadConfig
 from engine.model.families.qwen_moe import sparse_layers
@@ -54,7 +54,7 @@ def read_any(config: Any, name: str) -> ConfigFields:
     read = TEXT_READERS.get(config.model_type)
     if read is None:
         known = ", ".join(TEXT_READERS)
-        raise ModelError(f"{name}: a language model of type {config.model_type} is not supported; supported: {known}")
+        raise OptionError(f"{name}: a language model of type {config.model_type} is not supported; supported: {known}")
     return read(config, name)
 
 
@@ -66,7 +66,11 @@ QWEN_3_VL_MOE = ModelFamily(
     read_qwen_3_vl_moe,
     ModelNames(of_layer=LayerNames(read_expert=stacked_experts)).beside_images(),
 )
-GLM_4_V = ModelFamily(("Glm4vForConditionalGeneration",), read_glm_4_v, glm.GLM_4_0414.names.beside_images())
+GLM_4_V = ModelFamily(
+    ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"),
+    read_glm_4_v,
+    glm.GLM_4_0414.names.beside_images(),
+)
 AROUND_ANY = ModelFamily(
     (
         "InternVLForConditionalGeneration",
@@ -76,4 +80,9 @@ AROUND_ANY = ModelFamily(
     ),
     read_any,
     NAMES,
+)
+KIMI_K2_5 = ModelFamily(
+    ("KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"),
+    deepseek.read_3,
+    deepseek.DEEPSEEK_NAMES.beside_images(),
 )

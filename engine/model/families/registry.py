@@ -60,6 +60,7 @@ MODEL_FAMILIES: tuple[ModelFamily, ...] = (
     multimodal.QWEN_3_VL_MOE,
     multimodal.GLM_4_V,
     multimodal.AROUND_ANY,
+    multimodal.KIMI_K2_5,
 )
 
 SUPPORTED_ARCHITECTURES = tuple(architecture for family in MODEL_FAMILIES for architecture in family.architectures)

@@ -13,6 +13,7 @@ from infra.config.engine import EngineConfig
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.engine.drive import answers, run, start
 from tests.engine.twins import dequantized_twin
+from tests.engine.wrapped.models import WRAPPED
 from tests.reference import Golden, build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
@@ -125,6 +126,35 @@ def test_an_adapter_of_the_language_model_alone_fits_the_model_that_sees_images(
     expected = golden(model, make_prompts(MANY, 320), NEW_TOKENS, load=adapted_by(adapter))
     save_file({name.replace(".language_model.", "."): tensor for name, tensor in tensors.items()}, path)
     assert answers_of(engine, adapter, expected) == [each.tokens for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "targets"),
+    [
+        ("gemma4", "none", r".*language_model.*\.(q_proj|down_proj)"),
+        ("arcee", "int8", "all-linear"),
+        ("granitemoe", "none", ["q_proj", "o_proj"]),
+    ],
+)
+def test_an_adapter_of_what_transformers_computes_gives_pefts_tokens(
+    kind: str, form: Quantization, targets: Any, tmp_path: Path
+) -> None:
+    """Every other sequence of a batch has it."""
+    model = build_model(tmp_path / "model", WRAPPED[kind]())
+    adapter = build_adapter(tmp_path / "adapter", model, target_modules=targets)
+    base = model if form == "none" else dequantized_twin(model, tmp_path / "twin", form)
+    prompts = make_prompts(LENGTHS, 256)
+    with_it, without = golden(base, prompts, NEW_TOKENS, load=adapted_by(adapter)), golden(base, prompts, NEW_TOKENS)
+    engine = adapted_engine(model, quantization=form)
+    assert engine.adapters is not None
+    digest, executor = engine.adapters.load(adapter), Executor(engine)
+    mixed = [
+        (own, run_) for pair in zip(with_it, without, strict=True) for own, run_ in zip((digest, ""), pair, strict=True)
+    ]
+    running = start(
+        executor, [run_.prompt for _, run_ in mixed], NEW_TOKENS, adapters=[own for own, _ in mixed], stagger=1
+    )
+    assert run(executor, running, NEW_TOKENS, chunk=13) == [run_.tokens for _, run_ in mixed]
 
 
 @pytest.mark.parametrize("form", ["int8", "int4", "fp8"])

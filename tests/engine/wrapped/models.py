@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from tests.variants import SIZES
+from tests.variants import EYES, SIZES
 
 SMALL: dict[str, Any] = dict(
     SIZES,
@@ -25,6 +25,35 @@ LATENT: dict[str, Any] = dict(
 )
 WINDOWS: dict[str, Any] = dict(
     sliding_window=9, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+)
+
+
+SHARED: dict[str, Any] = dict(
+    num_hidden_layers=4,
+    num_kv_shared_layers=2,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    sliding_window=9,
+    head_dim=16,
+    hidden_size_per_layer_input=8,
+    vocab_size_per_layer_input=256,
+)
+"""The last two layers share keys and values of the layers before."""
+GEMMA4: dict[str, Any] = dict(SHARED, global_head_dim=32)
+GEMMA4_EYES: dict[str, Any] = dict(
+    hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=16
+)
+MINISTRAL3: dict[str, Any] = dict(
+    model_type="ministral3",
+    head_dim=16,
+    rope_parameters={
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16,
+        "llama_4_scaling_beta": 0.1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
 )
 
 
@@ -68,6 +97,33 @@ WRAPPED: dict[str, Callable[[], Any]] = {
     "gemma4_unified_text": _make(
         "gemma4_unified_text", **WINDOWS, head_dim=16, global_head_dim=32
     ),  # larger heads in full layers
+    "gemma4_text": _make("gemma4_text", **GEMMA4),
+    "gemma3n_text": _make(
+        "gemma3n_text",
+        **SHARED,
+        intermediate_size=[96] * 4,
+        activation_sparsity_pattern=[0.0] * 4,
+        laurel_rank=8,
+    ),
+    "llama4_text": _make(
+        "llama4_text",
+        **EXPERTS,
+        head_dim=16,
+        intermediate_size_mlp=96,
+        attention_chunk_size=512,
+        max_position_embeddings=512,
+    ),
+    "mistral3": lambda: AutoConfig.for_model(  # Ministral 3, whose queries are scaled by their positions
+        "mistral3", text_config=dict(SMALL, **MINISTRAL3), vision_config=dict(EYES, model_type="pixtral")
+    ),
+    "gemma4": lambda: AutoConfig.for_model(
+        "gemma4", text_config=dict(SMALL, **GEMMA4, pad_token_id=0), vision_config=GEMMA4_EYES
+    ),
+    "aya_vision": lambda: AutoConfig.for_model(
+        "aya_vision",
+        text_config=dict(SMALL, model_type="cohere2", head_dim=16, **WINDOWS),
+        vision_config=EYES,
+    ),
     "mimo_v2_flash": _make("mimo_v2_flash", **EXPERTS),  # other heads in layers with windows
     "youtu": _make("youtu", **LATENT),
     "axk1": _make("axk1", **{**LATENT, **EXPERTS}, n_shared_experts=1, n_group=1, topk_group=1),

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from contracts.errors import ConfigError, ModelError
 from engine.wrapped.config import read_own_config
 from tests.engine.test_golden import make_engine
-from tests.engine.wrapped.models import EXPERTS, SMALL, WINDOWS, WRAPPED
+from tests.engine.wrapped.models import EXPERTS, SMALL, WRAPPED
 from tests.reference import build_model
 from tests.variants import LONGROPE
 
@@ -38,13 +38,9 @@ def write(directory: Path, **fields: Any) -> Path:
         ({"model_type": "t5"}, ["encoder-decoder", "t5"]),
         ({"model_type": "vit"}, ["no causal language model of type vit"]),
         ({"model_type": "vit", "auto_map": {"AutoModelForCausalLM": "a.B"}}, ["of type vit", "--trust-remote-code"]),
-        ({"model_type": "llava"}, ["more than text", "vision_config"]),
+        ({"model_type": "glm4v_moe"}, ["more than text", "none of type glm4v_moe_text", "vision_config"]),
         ({"model_type": "fortune_teller", "auto_map": {"AutoConfig": "a.B"}}, ["auto_map", "--trust-remote-code"]),
         ({"model_type": "fortune_teller"}, ["config.json is not valid", "fortune_teller"]),
-        (
-            {"model_type": "gpt2", "quantization_config": {"quant_method": "awq"}},
-            ["quantized (awq)", "what transformers' own code computes", "fp32, bf16 or fp16 only"],
-        ),
         (
             {
                 "model_type": "seed_oss",
@@ -83,12 +79,7 @@ def test_a_text_longer_than_the_models_is_refused(tmp_path: Path) -> None:
         (
             "llama4_text",
             {**EXPERTS, "attention_chunk_size": 16, "head_dim": 16},
-            ["sees other tokens than all before", "the same chunk of 16 tokens"],
-        ),
-        (
-            "gemma4_text",
-            {**WINDOWS, "head_dim": 16, "global_head_dim": 32, "num_kv_shared_layers": 1},
-            ["(Gemma4TextAttention) attends to the keys and values of an earlier layer"],
+            ["sees other tokens than all before", "the same chunk of 16 tokens", "--max-model-len 16 serves it"],
         ),
         ("diffllama", {}, ["(DiffLlamaAttention) is called twice"]),
         ("bert", {"is_decoder": False}, ["sees other tokens than all before, or a window of them, which"]),
@@ -101,6 +92,20 @@ def test_attention_that_pages_cannot_have_is_refused_by_name(
     with pytest.raises(ModelError) as error:
         make_engine(directory, model_impl="transformers")
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_attention_by_chunks_is_served_up_to_a_chunk(tmp_path: Path) -> None:
+    """Within the first chunk a token sees all before it."""
+    config = AutoConfig.for_model(
+        "llama4_text", **deepcopy({**SMALL, **EXPERTS, "head_dim": 16}), attention_chunk_size=64
+    )
+    directory = build_model(tmp_path / "model", config)
+    assert make_engine(directory, max_model_len=64).model_config.windows == (0, 0, 0)
+
+
+def test_layers_that_share_keys_and_values_store_them_once(tmp_path: Path) -> None:
+    engine = make_engine(build_model(tmp_path / "model", WRAPPED["gemma4_text"]()))
+    assert engine.model_config.windows == (9, 0), "of four layers"
 
 
 def test_a_window_is_the_models_whatever_is_served(tmp_path: Path) -> None:

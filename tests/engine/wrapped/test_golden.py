@@ -18,6 +18,6 @@ def test_every_model_type_gives_the_references_tokens(variant: str, tmp_path: Pa
     """A ragged batch: prompts of many lengths in chunks of 13, joining one after the other, so that steps mix both."""
     config = WRAPPED[variant]()
     directory = build_model(tmp_path / variant, config)
-    expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
+    expected = golden(directory, make_prompts(LENGTHS, config.get_text_config().vocab_size), NEW_TOKENS)
     executor = make_executor(directory, model_impl="transformers", kv_memory=32 << 20)
     assert answers(executor, expected, stagger=1, chunk=13) == [each.tokens for each in expected]

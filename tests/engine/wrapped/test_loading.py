@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from contracts.errors import ConfigError, ModelError, OptionError
+from contracts.errors import ModelError, OptionError
 from engine.start.load import load_engine
 from engine.wrapped.linears import BackendLinear
 from engine.wrapped.model import WrappedModel
@@ -87,8 +87,6 @@ def test_what_a_family_of_ours_lacks_is_computed_by_transformers_own_code(
     with pytest.raises(OptionError) as lacks:
         make_engine(model, model_impl="native")
     assert f"transformers' own forward pass, over our KV pool: {lacks.value}" in caplog.text
-    with pytest.raises(ConfigError, match=r"adapters are not added to .*: model: "):
-        make_engine(model, lora=("sql=/nowhere",))
 
 
 def test_an_option_that_nobody_has_is_refused_in_both_words(tmp_path: Path) -> None:

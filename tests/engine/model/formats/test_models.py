@@ -165,11 +165,3 @@ def test_formats_that_are_unknown_are_named(config: Any, words: str) -> None:
     for raw in ({"quantization_config": config}, {"text_config": {"quantization_config": config}}):
         with pytest.raises(ModelError, match=words):
             format_of(raw, "m")
-
-
-def test_transformers_own_code_computes_no_quantized_model(made: Callable[[str], tuple[Path, Path]]) -> None:
-    directory, _ = made("gptq, desc_act")
-    with pytest.raises(
-        ModelError, match=r"quantized \(gptq\), and what transformers. own code computes is served from fp32, bf16"
-    ):
-        make_engine(directory, model_impl="transformers")
