@@ -76,9 +76,8 @@ def load_wrapped(
     )
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
-    numbers = replace(
-        loaded, spec=make_spec(described, dtype, config.block_size, digest)
-    )  # without --kv-dtype, which would round
+    # Without --kv-dtype, which would round.
+    unrounded = replace(loaded, spec=make_spec(described, dtype, config.block_size, digest))
     rounding = config.quantization if config.quantization != "none" or not held else held[0]
-    prove(numbers.with_pool([blocks] * len(spec.groups)), alone, rounding)
+    prove(unrounded.with_pool([blocks] * len(spec.groups)), alone, rounding)
     return loaded
