@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument("--prefill", type=int, default=2)
     parser.add_argument("--decode", type=int, default=2)
     parser.add_argument("--gpu", default="H100")
+    parser.add_argument("--speed", type=float, default=1.0, help="how many times as fast requests come")
     given = parser.parse_args()
     with TemporaryDirectory() as folder:
         write_config(Path(folder), "llama-3.1-8b")
@@ -67,6 +68,7 @@ def main() -> int:
             prefill=given.prefill,
             decode=given.decode,
             trace=str(trace),
+            trace_speed=given.speed,
             requests=given.requests,
             block_tokens=MOONCAKE_BLOCK_TOKENS,
             steps_at_once=256,
