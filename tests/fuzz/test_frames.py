@@ -13,7 +13,7 @@ from contracts.messages.job import decode_job
 from tests.fuzz.frames import RAW, Mutator, Sent, Target, raw
 
 DECODERS = (decode_to_worker, decode_to_decode, decode_to_prefill, decode_from_worker, decode_job)
-MESSAGES = 4_000
+MESSAGES = 8_000
 EPOCH = "0123456789abcdef"
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.redis.clients import connect
 from tests.gateway.models import HERMES, byte_level
-from tests.gateway.running import Running, Serve, serving
+from tests.gateway.running import Running, Serve, empty, serving
 from tests.infra.conftest import redis_url
 
 __all__ = ["redis_url"]
@@ -38,9 +37,7 @@ def secret_file(tmp_path: Path) -> Path:
 @pytest.fixture
 async def serve(redis_url: str, model: Path, secret_file: Path) -> AsyncIterator[Serve]:
     """Starts gateways, and ends them after the test. Redis is empty before."""
-    store = connect(redis_url)
-    await store.flushall()
-    await store.aclose()
+    await empty(redis_url)
     async with serving(redis_url, model, secret_file) as start:
         yield start
 

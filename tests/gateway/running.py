@@ -113,6 +113,13 @@ class Running:
 Serve = Callable[..., Awaitable[Running]]
 
 
+async def empty(redis: str) -> None:
+    """Removes what tests before left there: records of their workers and requests live on for a while."""
+    store = connect(redis)
+    await store.flushall()
+    await store.aclose()
+
+
 @contextlib.asynccontextmanager
 async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[Serve]:
     """A function that starts gateways with `peers` given as roles; they end with the context."""

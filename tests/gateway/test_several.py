@@ -24,6 +24,7 @@ from infra.redis.records import WorkerLoad
 from pricing.steps import StepCosts
 from tests.gateway.apart import peer_apart
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
+from tests.gateway.running import empty
 from tests.plain_http import PLAIN
 from tests.waiting import children, wait_until
 
@@ -44,6 +45,7 @@ JUDGED = {"good": ASKED["patient"], "late": ASKED["hasty"], "refused": ASKED["st
 @pytest.fixture
 async def peer(model: Path, redis_url: str, secret_file: Path) -> AsyncIterator[None]:
     """A worker whose answers take forty steps; forty clients at once on the test's loop do not silence it."""
+    await empty(redis_url)
     end, secret = ModelTokenizer(model).stop_ids[0], secret_file.read_bytes()
     load = WorkerLoad(blocks_total=1000, costs=COSTS)
     async with peer_apart("decode", redis_url, secret, model, lambda *_: [*[40] * 39, end], load):

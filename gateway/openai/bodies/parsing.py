@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from checkpoints.grammars import GrammarError
 from gateway.errors import APIError, invalid
 from gateway.openai.bodies.messages import MAX_MESSAGES, TEXT_PART_TYPES
 from gateway.openai.bodies.nesting import MAX_NESTING_LEVELS, is_too_deep
@@ -104,7 +105,8 @@ def converted(fields: Mapping[str, Any], kind: type[Body], unknown: UnknownField
     try:
         return msgspec.convert(unknown.without(fields, kind), kind)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        of_grammar = error.__cause__ is not None and isinstance(error.__cause__.__cause__, GrammarError)
+        raise _refusal(str(error), "invalid_grammar" if of_grammar else "invalid_value") from None
 
 
 def _check_message(message: Mapping[str, Any], where: str) -> None:
@@ -135,8 +137,11 @@ _UNKNOWN_FIELD_REGEX = re.compile(r"^Object contains unknown field `(?P<name>.*)
 _MISSING_FIELD_REGEX = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
 
 
-def _refusal(error: str) -> APIError:
-    """Returns msgspec's error as an `APIError` that begins with the field's name and has it as `param`."""
+def _refusal(error: str, value_code: str = "invalid_value") -> APIError:
+    """Returns msgspec's error as an `APIError` that begins with the field's name and has it as `param`.
+
+    `value_code`: the code of a value that has the right type and is wrong.
+    """
     place = _ERROR_REGEX.match(error)
     assert place is not None
     what, path = place["what"], (place["path"] or "").lstrip(".")
@@ -147,5 +152,5 @@ def _refusal(error: str) -> APIError:
         if found := pattern.match(what):
             name = f"{path}.{found['name']}" if path else found["name"]
             return invalid(sentence.format(name), name, code)
-    code = "invalid_type" if " got " in what else "invalid_value"
+    code = "invalid_type" if " got " in what else value_code
     return invalid(f"{path}: {what[0].lower()}{what[1:]}" if path else what, path or None, code)

@@ -9,6 +9,7 @@ from gateway.grammar.forms import MAX_REGEX_CHARS
 from gateway.grammar.lark_regex import regex_of_lark
 from gateway.output.custom_calls import INPUT_FIELD
 
+MAX_REFUSAL_CHARS = 200  # an error may repeat a part of the grammar
 MAX_TOOLS = 128  # of a request
 MAX_ARGUMENT_CHARS = 1 << 20  # of one call
 
@@ -59,7 +60,7 @@ class InputRule(Struct, frozen=True, kw_only=True):
         try:
             self.regex()
         except GrammarError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(str(error)[:MAX_REFUSAL_CHARS]) from error
 
     def regex(self) -> str:
         return regex_of_lark(self.definition) if self.syntax == "lark" else self.definition

@@ -100,7 +100,7 @@ async def test_tokens_that_were_not_used_are_given_back(
 async def test_an_answer_that_nobody_bounded_is_charged_for_what_it_had(
     serve: Serve, key_file: Path, make: KeyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.openai.admission.UNBOUNDED_ANSWER_TOKENS", 4)
+    monkeypatch.setattr("gateway.openai.context_window.UNBOUNDED_ANSWER_TOKENS", 4)
     key = make("one", tokens_per_minute=10_000)
     headers = {"authorization": f"Bearer {key}"}
     running = await serve("prefill", "decode", api_keys=(str(key_file),))

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from gateway.openai.bodies.messages import MAX_MESSAGES as MOST_MESSAGES
 from tests.gateway.models import CONTEXT
-from tests.gateway.running import Running, serving
+from tests.gateway.running import Running, empty, serving
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi!"}]
@@ -22,6 +22,7 @@ async def shared(redis_url: str, model: Path, tmp_path_factory: pytest.TempPathF
     """One gateway for all rows: none of them may reach a worker."""
     secret = tmp_path_factory.mktemp("secret") / "secret"
     secret.write_text("a secret of the tests, long enough")
+    await empty(redis_url)
     async with serving(redis_url, model, secret) as start:
         yield await start("prefill", "decode", max_body=100_000)
 

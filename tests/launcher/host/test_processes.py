@@ -55,6 +55,7 @@ EVERYTHING = UpConfig(
         tensor_parallel=2,
         prefill_tp=4,
         decode_tp=1,
+        deterministic=True,
         model_impl="transformers",
         pooling="mean",
         score_tokens="no,yes",

@@ -258,6 +258,7 @@ async def test_a_custom_tool_by_name_and_by_rule(running: Running) -> None:
     lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "(" start ")" | "a"'}}
     refusal = await running.chat(tools=[{"type": "custom", "custom": {**CUSTOM["custom"], "format": lark}}])
     assert "the rule start contains itself" in refusal.json()["error"]["message"]
+    assert refusal.json()["error"]["code"] == "invalid_grammar"
     for wrong in ({"type": "custom", "custom": {**CUSTOM["custom"], "format": lark}}, {"type": "web_search"}):
         refusal = await running.chat(tools=[wrong])
         assert refusal.status_code == 400 and refusal.json()["error"]["param"].startswith("tools[0].")
