@@ -1,14 +1,17 @@
-"""Compares simulated with real deployments whose engines sleep: `python -m benchmarks.simulated.against_real`.
+"""Compares simulated with real deployments: `python -m benchmarks.simulated.against_real`.
 
-Real services, sockets and clients serve real loads; only the layers' computation is a sleep of the same length. Each
-load is then simulated with the step costs that these workers have learned, and with nothing else from the measurement.
+Real services, sockets and clients serve real loads. In most deployments only the layers' computation is a sleep of the
+same length, so that many workers run on few cores; workers of 135M compute a model of 135M parameters, each on a core.
+Each load is then simulated with the step costs that these workers have learned, and with nothing else from the
+measurement.
 With `--directory DIR` reports are kept there, and what is there is not measured again.
 """
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import combinations
+from itertools import combinations, cycle
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -33,12 +36,34 @@ from workloads.report import Report
 
 SLEPT_COSTS_S = StepCosts(step=0.04, prompt_token=5e-4, pair=1e-8, sequence=1e-3, context_token=1e-6)
 ENGINE_OPTIONS = EngineOptions(dtype="fp32", kv_memory=256 << 20, max_batch_tokens=512, step_ms=100.0)
-WORKERS_BY_DEPLOYMENT = {"1P1D": (1, 1), "2P2D": (2, 2), "1 unsplit": (0, 1), "2 unsplit": (0, 2)}
+COMPUTING_OPTIONS = EngineOptions(dtype="bf16", kv_memory=512 << 20, max_batch_tokens=512, step_ms=100.0)
+
+
+class WorkerCounts(NamedTuple):
+    """Prefill and decode workers of a deployment, and whether their engines compute."""
+
+    prefill: int
+    decode: int
+    computes: bool = False
+
+
+DEPLOYMENTS = {
+    "1P1D": WorkerCounts(1, 1),
+    "2P2D": WorkerCounts(2, 2),
+    "1 unsplit": WorkerCounts(0, 1),
+    "2 unsplit": WorkerCounts(0, 2),
+    "135M 1P1D": WorkerCounts(1, 1, computes=True),
+    "135M 1 unsplit": WorkerCounts(0, 1, computes=True),
+    "135M 2 unsplit": WorkerCounts(0, 2, computes=True),
+}
+SLEEPING_DEPLOYMENTS = [name for name, workers in DEPLOYMENTS.items() if not workers.computes]
 FULL_RATE_BY_PROMPTS = {"uniform:60-200": 4.0, "uniform:300-700": 1.6, "uniform:1000-2000": 0.55}
 """Prompt lengths, and requests per second at which they load one worker that computes prompts fully."""
 LOAD_SHARES = (0.35, 0.7)
 """Shares of that rate; a worker that also decodes bears less."""
 UNSPLIT_SHARE = 0.6
+COMPUTING_SHARE = 0.35
+"""Rate of a core with 135M parameters as a share of that, and its limit on TTFT as a share of this one's inverse."""
 OUTPUT_TOKENS_TEXT = "uniform:20-60"
 WARM_UP_LOAD = BenchConfig(rate=1.0, seconds=25.0, prompt_tokens="uniform:20-1500", output_tokens="uniform:5-60")
 TTFT_LIMIT_MS, TPOT_LIMIT_MS = 1500.0, 100.0
@@ -55,14 +80,15 @@ class SetUp(NamedTuple):
     load: float
 
     def bench(self, seconds: float) -> BenchConfig:
-        prefill, decode = WORKERS_BY_DEPLOYMENT[self.deployment]
-        full = FULL_RATE_BY_PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
+        prefill, decode, computes = DEPLOYMENTS[self.deployment]
+        speed = COMPUTING_SHARE if computes else 1.0
+        full = speed * FULL_RATE_BY_PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
         return BenchConfig(
             rate=self.load * full,
             seconds=seconds,
             prompt_tokens=self.prompts,
             output_tokens=OUTPUT_TOKENS_TEXT,
-            slo_ttft_ms=TTFT_LIMIT_MS,
+            slo_ttft_ms=TTFT_LIMIT_MS / speed,
             slo_tpot_ms=TPOT_LIMIT_MS,
             warm_up=0,
             seed=self.seed(),
@@ -99,18 +125,26 @@ def figures(report: Report) -> list[float]:
 
 @contextmanager
 def serving(deployment: str) -> Iterator[ClientEndpoint]:
-    """Starts a deployment whose engines sleep, and ends it on exit. Raises `BatonError`."""
+    """Starts a deployment, and ends it on exit. Raises `BatonError`."""
+    prefill, decode, computes = DEPLOYMENTS[deployment]
     costs = msgspec.json.encode(SLEPT_COSTS_S).decode()
+    cores = cycle(sorted(os.sched_getaffinity(0)))
+
+    def instead(module: str) -> Sequence[str]:
+        if computes:
+            return "benchmarks.processes.pinned", str(next(cores)), module
+        return "benchmarks.simulated.sleeping_worker", module, costs
+
     with TemporaryDirectory() as folder:
-        model = Path(folder) / "sleeper"
-        make(model, "tiny")
+        model = Path(folder) / "model"
+        make(model, "135m" if computes else "tiny")
         with split_system(
             str(model),
             Path(folder),
-            ENGINE_OPTIONS,
-            counts=WORKERS_BY_DEPLOYMENT[deployment],
+            COMPUTING_OPTIONS if computes else ENGINE_OPTIONS,
+            counts=(prefill, decode),
             handoff="auto",
-            module=lambda module: ("benchmarks.simulated.sleeping_worker", module, costs),
+            module=instead,
         ) as system:
             yield ClientEndpoint(system.url, "", "")
 
@@ -133,11 +167,11 @@ def measure(deployment: str, directory: Path, seconds: float, stages: StageDispl
 
 def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
     """Simulates a set-up with the costs that its deployment's workers have learned."""
-    prefill, decode = WORKERS_BY_DEPLOYMENT[set_up.deployment]
+    prefill, decode, _ = DEPLOYMENTS[set_up.deployment]
     given = set_up.bench(seconds)
     load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
     costs = str(directory / f"{set_up.deployment} costs.json")
-    config = SimulateConfig(**{**load, "model": "sleeper", "prefill": prefill, "decode": decode, "costs": costs})
+    config = SimulateConfig(**{**load, "model": "model", "prefill": prefill, "decode": decode, "costs": costs})
     report = simulated_report(config, DeploymentSimulation(simulated_deployment(config)))
     set_up.file(directory, "simulated").write_bytes(msgspec.json.encode(report))
     return report
@@ -184,7 +218,7 @@ def show(found: Sequence[Compared]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.against_real", description=__doc__)
     parser.add_argument("--seconds", type=float, default=45.0, help="that each load lasts")
-    parser.add_argument("--deployment", choices=sorted(WORKERS_BY_DEPLOYMENT), action="append", help="only this")
+    parser.add_argument("--deployment", choices=sorted(DEPLOYMENTS), action="append", help="by default all that sleep")
     parser.add_argument("--directory", type=Path, help="keeps reports")
     given = parser.parse_args()
 
@@ -192,7 +226,7 @@ def main() -> int:
         with TemporaryDirectory() as folder:
             directory = given.directory or Path(folder)
             directory.mkdir(exist_ok=True)
-            found = compare(given.deployment or list(WORKERS_BY_DEPLOYMENT), directory, given.seconds, stages)
+            found = compare(given.deployment or SLEEPING_DEPLOYMENTS, directory, given.seconds, stages)
             stages.settle()
             show(found)
 

@@ -17,11 +17,12 @@ from msgspec import Struct
 from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from benchmarks.simulated.against_real import (
+    DEPLOYMENTS,
     ENGINE_OPTIONS,
+    SLEEPING_DEPLOYMENTS,
     SLEPT_COSTS_S,
     UNSPLIT_SHARE,
     WARM_UP_LOAD,
-    WORKERS_BY_DEPLOYMENT,
     serving,
 )
 from contracts.errors import GatewayError
@@ -55,7 +56,7 @@ class _Stats(Struct):
 
 
 def load(deployment: str, factor: float, seconds: float) -> BenchConfig:
-    prefill, decode = WORKERS_BY_DEPLOYMENT[deployment]
+    prefill, decode, _ = DEPLOYMENTS[deployment]
     return BenchConfig(
         rate=factor * FULL_RATE_PER_S * (prefill or decode * UNSPLIT_SHARE),
         seconds=seconds,
@@ -75,7 +76,7 @@ def steps_of(noise: float) -> Callable[[StepWork], float]:
 
 
 def simulated(deployment: str, noise: float) -> SimulatedDeployment:
-    prefill, decode = WORKERS_BY_DEPLOYMENT[deployment]
+    prefill, decode, _ = DEPLOYMENTS[deployment]
     device = SimulatedDevice(
         name="sleeper",
         seconds=steps_of(noise),
@@ -99,7 +100,7 @@ def simulate(name: str, factor: float, seconds: float, noise: float) -> None:
 
 def simulated_load(name: str, config: BenchConfig, costs: str = "") -> SimulateConfig:
     given = {each: getattr(config, each) for each in SimulateConfig.__struct_fields__ if hasattr(config, each)}
-    prefill, decode = WORKERS_BY_DEPLOYMENT[name]
+    prefill, decode, _ = DEPLOYMENTS[name]
     return SimulateConfig(**{**given, "model": "sleeper", "prefill": prefill, "decode": decode, "costs": costs})
 
 
@@ -133,7 +134,7 @@ def measure(name: str, factor: float, seconds: float, directory: Path, stages: S
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.prediction_errors", description=__doc__)
-    parser.add_argument("--deployment", choices=sorted(WORKERS_BY_DEPLOYMENT), default="2P2D")
+    parser.add_argument("--deployment", choices=SLEEPING_DEPLOYMENTS, default="2P2D")
     parser.add_argument("--load", type=float, nargs="+", default=LOAD_FACTORS, help="multiples of the full rate")
     parser.add_argument("--noise", type=float, nargs="+", default=(0.0, 0.2), help="shares by which steps vary")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each load")
