@@ -4,6 +4,7 @@ It starts `baton up` with the demo model, two gateways, keys and objectives, has
 and stores what the page shows in Debian's Chromium. Then it stops the workers, so that nothing can be served.
 """
 
+import argparse
 import io
 import os
 import signal
@@ -86,7 +87,8 @@ def load(url: str, keys: Mapping[str, str]) -> list[str]:
 
 def store(shown: Page, name: str) -> None:
     """Stores a picture with few colours. Raises `ValueError` if it is too large for a page of documentation."""
-    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(COLOURS)
+    # By default the colours of large areas would take the places of those that a legend's dots have.
+    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
     path = PICTURES / f"{name}.png"
     picture.save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size} bytes")
@@ -100,6 +102,7 @@ def photograph(page: Page, served: Instance, keys: Mapping[str, str]) -> None:
     with ThreadPoolExecutor(1) as aside:  # Playwright has this thread's event loop
         asked = aside.submit(load, served.url, keys)
         page.wait_for_timeout(LOAD_S * 800)
+        expect(page.get_by_text("no request yet")).to_have_count(0)
         store(page, "overview")
         ids = asked.result()
     choose(page, "Tenants")
@@ -130,6 +133,7 @@ def at_its_end(page: Page, text: str) -> Page:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m tests.e2e.screenshots", description=__doc__).parse_args()
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         made = {tenant: make_key(tenant, KeyOptions(slo=slo), time.time()) for tenant, slo in OBJECTIVES.items()}
