@@ -32,7 +32,7 @@ from tests.waiting import wait_until
 
 PICTURES = ROOT / "docs" / "pictures"
 MAX_PICTURE_BYTES = 60_000
-COLOURS = 64
+COLOURS = 128
 WIDTH, HEIGHT = 1400, 900  # pixels of the window
 SETTLE_MS = 1000.0  # until the page has laid out what was asked for
 SCROLLED = "document.querySelector('[data-testid=stMain]')"
