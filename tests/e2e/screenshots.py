@@ -32,7 +32,8 @@ from tests.waiting import wait_until
 
 PICTURES = ROOT / "docs" / "pictures"
 MAX_PICTURE_BYTES = 60_000
-COLOURS = 128
+COLOURS = 256
+COLOUR_ROUNDS = 2  # of k-means, so that a legend's dots keep their colours beside large areas
 WIDTH, HEIGHT = 1400, 900  # pixels of the window
 SETTLE_MS = 1000.0  # until the page has laid out what was asked for
 SCROLLED = "document.querySelector('[data-testid=stMain]')"
@@ -87,8 +88,7 @@ def load(url: str, keys: Mapping[str, str]) -> list[str]:
 
 def store(shown: Page, name: str) -> None:
     """Stores a picture with few colours. Raises `ValueError` if it is too large for a page of documentation."""
-    # By default the colours of large areas would take the places of those that a legend's dots have.
-    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(COLOURS, kmeans=COLOUR_ROUNDS)
     path = PICTURES / f"{name}.png"
     picture.save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size} bytes")
