@@ -241,6 +241,8 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of models, with commas")
     parser.add_argument("--pairs", default=",".join(f"{a}x{b}" for a, b in PAIRS), help="prefill x decode widths")
     given = parser.parse_args()
+    if unknown := set(given.kinds.split(",")) - KINDS.keys():
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}: none of {', '.join(KINDS)}")
     print(head("model", "prefill x decode", *(name.replace("_", " ") for name in Outcome._fields)), flush=True)
     failed = 0
     for name in given.kinds.split(","):
