@@ -15,19 +15,19 @@ from pricing.backlog import Backlog, PromptWork
 from pricing.route import RouteRequest
 from pricing.steps import StepCosts
 
-ROUNDS = 7
+ROUNDS_MEASURED = 7
 ROUTES_PER_ROUND = 200
 BLOCK_TOKENS = 16
 PROMPT_TOKENS = 500
 PROMPT_KEYS = tuple(range(PROMPT_TOKENS // BLOCK_TOKENS))
-COSTS = StepCosts(
+WORKER_COSTS_S = StepCosts(
     step=0.010, prompt_token=1e-3, pair=1e-7, sequence=1e-3, context_token=1e-6, steps=100, most_tokens=512, target=0.05
 )
 
 
 def drawn_worker(number: int, chance: random.Random) -> Worker:
     role: Role = "decode" if number % 3 else "prefill"
-    load = WorkerLoad(blocks_total=1000, costs=COSTS)
+    load = WorkerLoad(blocks_total=1000, costs=WORKER_COSTS_S)
     record = WorkerRecord(
         f"w{number:05}", role, "", "", "m", "f", "c", BLOCK_TOKENS, 8192, "cpu", "fp32", 0.0, load=load
     )
@@ -49,7 +49,7 @@ def route_seconds(count: int) -> float:
     workers = [drawn_worker(number, chance) for number in range(count)]
     request = RouteRequest(PROMPT_TOKENS, keys={BLOCK_TOKENS: PROMPT_KEYS}, output_tokens=20)
     rounds = []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_MEASURED):
         began = time.process_time()
         for number in range(ROUTES_PER_ROUND):
             router.pick(workers, request, number / 1000)

@@ -39,7 +39,7 @@ ARRIVALS_S = 2.0
 TIMEOUT_S = 60.0
 MIN_MOMENTS = 1000
 """Undisturbed moments from which a share is told."""
-COLUMNS = (
+COLUMN_TITLES = (
     "streams",
     "tokens/s",
     "tokens missing",
@@ -142,7 +142,7 @@ def main() -> int:
 
     def work(stages: StageDisplay) -> None:
         print(machine())
-        print(head(*COLUMNS))
+        print(head(*COLUMN_TITLES))
         enough = 0
         with TemporaryDirectory() as folder:
             for streams in options.streams:

@@ -30,7 +30,7 @@ from launcher.bench.run import BenchRun
 from launcher.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 
-FIGURES = ("TTFT p50 ms", "TTFT p90 ms", "TPOT p50 ms", "TPOT p90 ms", "goodput/s", "output tokens/s")
+FIGURE_NAMES = ("TTFT p50 ms", "TTFT p90 ms", "TPOT p50 ms", "TPOT p90 ms", "goodput/s", "output tokens/s")
 OURS, THEIRS = "baton bench", "vllm bench serve"
 EVEN_BURSTINESS = 1e6
 """Shape of vLLM's gaps between requests: hardly any spread."""
@@ -56,7 +56,7 @@ def ours(options: argparse.Namespace, model: str, seeds: Iterator[int], stages: 
     if report.errors:
         raise GatewayError(f"requests failed: {report.errors}")
     times = report.ttft_ms.p50, report.ttft_ms.p90, report.tpot_ms.p50, report.tpot_ms.p90
-    return dict(zip(FIGURES, (*times, report.goodput_per_s, report.output_tokens_per_s), strict=True))
+    return dict(zip(FIGURE_NAMES, (*times, report.goodput_per_s, report.output_tokens_per_s), strict=True))
 
 
 @contextmanager
@@ -103,17 +103,17 @@ def theirs(
             await_done()
             found = json.loads(results.read_text())
             times = (found[f"p{share}_{name}_ms"] for name in ("ttft", "tpot") for share in (50, 90))
-            return dict(zip(FIGURES, (*times, found["request_goodput"], found["output_throughput"]), strict=True))
+            return dict(zip(FIGURE_NAMES, (*times, found["request_goodput"], found["output_throughput"]), strict=True))
 
         await_done()
         yield measure
 
 
 def show(rounds: list[dict[str, Figures]]) -> None:
-    print(head("", *FIGURES))
+    print(head("", *FIGURE_NAMES))
     for name in (OURS, THEIRS):
-        print(row(name, *(f"{median(each[name][figure] for each in rounds):.4g}" for figure in FIGURES)))
-    ratios = [[each[OURS][figure] / each[THEIRS][figure] for each in rounds] for figure in FIGURES]
+        print(row(name, *(f"{median(each[name][figure] for each in rounds):.4g}" for figure in FIGURE_NAMES)))
+    ratios = [[each[OURS][figure] / each[THEIRS][figure] for each in rounds] for figure in FIGURE_NAMES]
     print(row("ours over theirs, median of rounds", *(f"{median(each):.3f}" for each in ratios)))
     print(row("least to most", *(f"{min(each):.3f} to {max(each):.3f}" for each in ratios)))
 

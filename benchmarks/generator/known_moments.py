@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from benchmarks.generator.core_waits import CoreWaits
 
-HEADERS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 FIRST_TOKEN_S = 0.02
 """Shortest time from a request to its first token."""
@@ -85,7 +85,7 @@ class SteadyAnswers(asyncio.Protocol):
         moments = Moments(time.perf_counter(), [])
         if isinstance(asked.prompt, list):
             self._told.moments[",".join(map(str, asked.prompt))] = moments
-        self._transport.write(HEADERS)
+        self._transport.write(RESPONSE_HEAD)
         loop = asyncio.get_running_loop()
         step = int((loop.time() + FIRST_TOKEN_S) / self._interval_s) + 1
         self._next = step * self._interval_s + self._phase()

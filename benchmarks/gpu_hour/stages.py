@@ -40,7 +40,7 @@ OPERATORS = (
 ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
 MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
 ADAPTERS = ("lora",)
-HANDOFFS = ("block_digest",)
+HANDOFF_KERNELS = ("block_digest",)
 QUANTIZED = ("quantized/product", "quantized/dequantize", "moe/packed_products")
 QUANTIZED_ROWS = (
     "quantized/rows",
@@ -169,6 +169,6 @@ PART_THREE = (
         "tests/engine/test_quantized_kv.py::test_triton_gives_the_tokens_too",
     ),
     _pytest("latents", 65, *map(_kernel_test, LATENTS)),
-    _pytest("features", 60, *map(_kernel_test, (*ADJUSTING, *MIXTURES, *ADAPTERS, *HANDOFFS))),
+    _pytest("features", 60, *map(_kernel_test, (*ADJUSTING, *MIXTURES, *ADAPTERS, *HANDOFF_KERNELS))),
 )
 STAGES = (*PART_ONE, *PART_TWO, *PART_THREE)

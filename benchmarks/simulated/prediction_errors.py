@@ -44,7 +44,15 @@ TTFT_LIMIT_MS, TPOT_LIMIT_MS = 2000.0, 250.0
 TOKEN_BYTES, POOL_BLOCKS, BLOCK_TOKENS = 2000, 20_000, 16
 LINK = LinkFigures(10e9, 1e-4)
 LOAD_FACTORS = (0.35, 0.7, 1.0, 1.5, 2.0)
-COLUMNS = ("deployment", "load", "steps vary by", "requests", "TTFT p50 ms", "good", "median error of predicted TTFT")
+COLUMN_TITLES = (
+    "deployment",
+    "load",
+    "steps vary by",
+    "requests",
+    "TTFT p50 ms",
+    "good",
+    "median error of predicted TTFT",
+)
 
 
 class _Facts(Struct):
@@ -142,7 +150,7 @@ def main() -> int:
     given = parser.parse_args()
 
     def work(stages: StageDisplay) -> None:
-        print(head(*COLUMNS), flush=True)
+        print(head(*COLUMN_TITLES), flush=True)
         if given.real:
             given.real.mkdir(exist_ok=True)
             measure(given.deployment, given.load[0], given.seconds, given.real, stages)

@@ -61,7 +61,7 @@ def _bytes(use_regex: bool) -> dict[str, Any]:
 
 
 def _in_turn(*patterns: str, normalizer: dict[str, Any] | None = None) -> PreTokenizer:
-    """Returns the pre-tokenizer that splits by these patterns, each within the pieces of those before it."""
+    """Returns a pre-tokenizer that splits a text by the first pattern, the pieces by the second pattern, and so on."""
     return PreTokenizer((*map(_split, patterns), _bytes(False)), normalizer=normalizer)
 
 

@@ -65,7 +65,7 @@ class DevicePools:
         whole: KVSpec,
         handles: Callable[[], list[list[DeviceHandle]]],
     ) -> None:
-        """`own` describes a rank's blocks, `whole` those of all ranks; `handles` makes those of each rank's memory."""
+        """`own` describes a rank's blocks, `whole` the blocks of all ranks; `handles` makes each rank's IPC handles."""
         self._pools = pools
         self._vectors = [group.vectors for group in own.groups]
         self._whole = whole.groups
@@ -95,7 +95,7 @@ class DevicePools:
         return PeerPools(self, theirs, counts)
 
     def granting(self, blocks: Sequence[Sequence[int]]) -> Callable[[], bool]:
-        """Returns a function that tells whether what used these blocks has ended: before, nobody may write there."""
+        """Returns a function that tells whether all steps and moves of these blocks have ended, so that a peer may write."""
         waiting = self._pools[0].uses_of(blocks)
 
         def ended() -> bool:
@@ -147,7 +147,10 @@ class DevicePools:
             self.landed(group, layer, 0, [2])
 
     def parts(self, group: int, vectors: int = 0, ranks: int = 0) -> list[RankPart]:
-        """Returns the part of each rank, of this worker or one with `ranks` whose blocks have so many vectors."""
+        """Returns each rank's part of a whole block, in words: of this worker, or of another one.
+
+        The other worker has `ranks` ranks, each with `vectors` vectors in a block.
+        """
         whole, ranks = self._whole[group], ranks or len(self._pools)
         parts = whole.vectors // (vectors or self._vectors[group])
         size = self.words(group) // parts

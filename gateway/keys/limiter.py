@@ -44,7 +44,7 @@ class _Refusal(Struct, frozen=True):
 
 
 class RateCounts(Protocol):
-    """The counts of all keys; those in Redis raise `StoreUnavailable`."""
+    """Counts the requests and tokens of all keys. Counts in Redis raise `StoreUnavailable` while Redis is away."""
 
     async def add(self, key: str, request: str, amounts: RateAmounts, now: float) -> RateUsage:
         """Adds a request's use, and returns the key's use."""

@@ -14,7 +14,7 @@ def made(
     offsets: Tensor | None = None,
     table: tuple[float, ...] = (),
 ) -> Quantized:
-    """Returns the weight of values `[out, …]` and of scales (and offsets) for each `group` of them `[out, …]`."""
+    """Makes a quantized weight of its values `[out, in]`, and of a scale (and an offset) for each `group` of inputs."""
     outputs = len(values)
     offsets = None if offsets is None else offsets.reshape(outputs, -1).contiguous()
     return Quantized(form, values.reshape(outputs, -1), scales.reshape(outputs, -1).contiguous(), group, offsets, table)

@@ -1,7 +1,7 @@
 """Answers without a chat: vectors of texts, and scores of pairs of texts."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -90,11 +90,7 @@ class PooledAPI:
         model, tokens, id = body.model or self._gateway.model, tokens_in(prompts), holdings(request).id
 
         def answer(results: list[bytes]) -> Iterator[bytes]:
-            scores = list[float]()
-            for score in _scores(results, pairs, pooling):
-                scores.append(score)
-                if len(scores) % SCORES_PER_TURN == 0:
-                    yield b""
+            scores = yield from _collected(_scores(results, pairs, pooling))
             yield msgspec.json.encode(ranking(id, scores, body, model, tokens))
 
         return await self._serving.pooled(request, prompts, received, answer)
@@ -107,11 +103,7 @@ class PooledAPI:
         model, tokens, id = body.model or self._gateway.model, tokens_in(prompts), holdings(request).id
 
         def answer(results: list[bytes]) -> Iterator[bytes]:
-            scores = list[float]()
-            for score in _scores(results, pairs, pooling):
-                scores.append(score)
-                if len(scores) % SCORES_PER_TURN == 0:
-                    yield b""
+            scores = yield from _collected(_scores(results, pairs, pooling))
             yield msgspec.json.encode(text_scores(id, scores, model, tokens))
 
         return await self._serving.pooled(request, prompts, received, answer)
@@ -135,6 +127,16 @@ class PooledAPI:
 
 def _texts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return list(dict.fromkeys(text for pair in pairs for text in pair))
+
+
+def _collected(scores: Iterator[float]) -> Generator[bytes, None, list[float]]:
+    """Returns all scores, and yields nothing after each `SCORES_PER_TURN`, so that other requests have their turn."""
+    found = list[float]()
+    for score in scores:
+        found.append(score)
+        if len(found) % SCORES_PER_TURN == 0:
+            yield b""
+    return found
 
 
 def _scores(results: list[bytes], pairs: Sequence[tuple[str, str]], pooling: Pooling) -> Iterator[float]:
