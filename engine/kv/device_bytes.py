@@ -178,7 +178,7 @@ class DeviceBytes:
     def digested_landing(
         self, group: int, blocks: Sequence[int], launched: Callable[[Tensor], list[Tensor]]
     ) -> DeviceDigest:
-        """Launches a kernel that reads blocks which another process has filled; their later steps and moves wait for it."""
+        """Launches a kernel that reads blocks which another process filled; their later steps and moves wait for it."""
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             digest = self._told(launched(self._index(blocks)))
             self._landings.landed(group, blocks, digest.known)
