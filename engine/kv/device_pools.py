@@ -95,7 +95,7 @@ class DevicePools:
         return PeerPools(self, theirs, counts)
 
     def granting(self, blocks: Sequence[Sequence[int]]) -> Callable[[], bool]:
-        """Returns a function that tells whether steps and moves of these blocks have ended, so that a peer may write."""
+        """Returns a function that tells whether steps and moves of these blocks have ended and a peer may write."""
         waiting = self._pools[0].uses_of(blocks)
 
         def ended() -> bool:
