@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LARGE_BUFFER_BYTES = 128 << 10  # bytes, glibc's own first choice
 GC_THRESHOLD_OBJECTS = 50_000  # new objects between two collections of the youngest generation; 700 by default
@@ -29,4 +31,19 @@ def settle_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+    _make_rare()
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Makes collections rare until its end, for work that leaves many objects and hardly any garbage in circles."""
+    before = gc.get_threshold()
+    _make_rare()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _make_rare() -> None:
     gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 100)

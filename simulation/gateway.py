@@ -5,7 +5,7 @@ It does for requests what `gateway.requests.dispatch` and `gateway.requests.open
 
 from collections.abc import Callable, Collection
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 
 from contracts.ids import AttemptKey, SampleKey, Ticket
 from contracts.messages.gateway import REASON_NO_ROOM, Emitted, Failed
@@ -66,7 +66,8 @@ class SimulatedGateway:
         self._routing = RequestRouting(self._workers, self._load, correction, config.handoff == "always")
         self._budget = RetryBudget(config.max_requests, timeline.now)
         self._pieces = BytePieces(chr)
-        self._open: dict[str, SimulatedRequest] = {}
+        self._open: dict[str, SimulatedRequest] = {}  # in order of their deadlines
+        self._watches = False  # a look at the deadlines is planned
         self._pauses = 0
         self._names = count(1)
         self._tickets = count(1)
@@ -121,7 +122,7 @@ class SimulatedGateway:
         except APIError as error:
             self._end(here, State.FAILED, error.code or "refused")
             return
-        self._timeline.at(sample.deadline, partial(self._times_out, here))
+        self._watch_deadlines()
         self._try(here)
 
     def _try(self, here: SimulatedRequest) -> None:
@@ -251,10 +252,22 @@ class SimulatedGateway:
         else:
             self._timeline.after(ROUTE_RETRY_S, partial(self._place, here, avoid))
 
-    def _times_out(self, here: SimulatedRequest) -> None:
-        if not here.sample.ended:
+    def _watch_deadlines(self) -> None:
+        """Looks at the deadlines when the next one passes: all requests have as much time, so the oldest comes first.
+
+        An action for each request would hold what ended requests have until their deadlines.
+        """
+        if not self._watches and self._open:
+            self._watches = True
+            self._timeline.at(next(iter(self._open.values())).sample.deadline, self._end_late)
+
+    def _end_late(self) -> None:
+        now = self._timeline.now
+        self._watches = False
+        for here in list(takewhile(lambda each: each.sample.deadline <= now, self._open.values())):
             self._give_up(here)
             self._end(here, State.FAILED, "timeout")
+        self._watch_deadlines()
 
     def _end(self, here: SimulatedRequest, state: State, reason: str) -> None:
         now, sample = self._timeline.now, here.sample

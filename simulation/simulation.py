@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted
+from gateway.heap import rare_collections
 from gateway.workers.liveness import RECONNECT_WITHIN_S
 from infra.redis.records import Role
 from kvtransfer.events import CancelAttempt
@@ -66,9 +67,10 @@ class DeploymentSimulation:
             timeline.at(death.at_s, partial(self._dies, death.worker))
         if scaling is not None:
             self.scaling = FleetScaling(timeline, self.fleet, scaling, self.gateway.standing)
-        timeline.run(lambda: not self._coming and not len(self.gateway))
-        last = timeline.now + SETTLE_S
-        timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))
+        with rare_collections():
+            timeline.run(lambda: not self._coming and not len(self.gateway))
+            last = timeline.now + SETTLE_S
+            timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))
         return sorted(self.gateway.outcomes, key=lambda each: each.due_s)
 
     def check_conservation(self) -> None:
