@@ -5,6 +5,7 @@ other gateway gets all keys, in pieces, and continues from there. Repeated chang
 key counts, so a gateway that reports an earlier position is sent the changes from there. Pure: time is an argument.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from contracts.kv.block_hash import SHORT_KEY_BYTES
@@ -27,7 +28,8 @@ class _Follower:
 
 class KeyLog:
     def __init__(self) -> None:
-        self._keys: dict[bytes, None] = {}  # oldest first
+        # Oldest first. A dict would search its oldest key among the places of all those that were deleted before it.
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
         self._changes: list[tuple[bytes, bool]] = []  # the last changes: key, whether it is kept
         self.number = 0  # of the last change
         self._followers: dict[str, _Follower] = {}
@@ -44,8 +46,7 @@ class KeyLog:
             self._keys[key] = None
             self._note(key, True)
             if len(self._keys) > MAX_KEYS:
-                oldest = next(iter(self._keys))
-                del self._keys[oldest]
+                oldest, _ = self._keys.popitem(last=False)
                 self._note(oldest, False)
         if len(self._changes) > 2 * MAX_CHANGES:
             del self._changes[:-MAX_CHANGES]
