@@ -21,7 +21,7 @@ from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.slo import percentile
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
-from pricing.steps import StepCosts, StepWork, pairs_of
+from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 from simulation.deployment import SimulatedDevice
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker

@@ -11,9 +11,9 @@ from contracts.ids import NO_TICKET
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
-from pricing.backlog import Backlog, PromptWork
-from pricing.route import RouteRequest
-from pricing.steps import StepCosts
+from pricing.routes.backlog import Backlog, PromptWork
+from pricing.routes.route import RouteRequest
+from pricing.step_costs.steps import StepCosts
 
 ROUNDS_MEASURED = 7
 ROUTES_PER_ROUND = 200

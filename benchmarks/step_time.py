@@ -2,8 +2,9 @@
 
     python -m benchmarks.step_time [--gpus H100,A100] [--shapes llama-3.1-8b]
 
-`pricing/gpu_step_time.py` has the formula. The floor is what the data sheet allows: bytes over bandwidth, or operations
-over the matrix rate. Where the prediction is far above it, a kernel issues too many instructions, or the host is late.
+`pricing/roofline/gpu_step_time.py` has the formula. The floor is what the data sheet allows: bytes over bandwidth, or
+operations over the matrix rate. Where the prediction is far above it, a kernel issues too many instructions, or the
+host is late.
 """
 
 import argparse
@@ -18,9 +19,9 @@ from benchmarks.models.shapes import SHAPES, write_config
 from benchmarks.report import head, row
 from engine.model.config import ModelConfig, heads_of
 from engine.model.read_config import read_config
-from pricing.gpu_rates import GPU_RATES
-from pricing.gpu_step_time import KVFormat, ModelShape, WeightFormat, floor_seconds, step_seconds
-from pricing.steps import StepWork, pairs_of
+from pricing.roofline.gpu_rates import GPU_RATES
+from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat, floor_seconds, step_seconds
+from pricing.step_costs.steps import StepWork, pairs_of
 
 LAUNCHES_PER_LAYER, OTHER_LAUNCHES = 7, 3
 """As `benchmarks.host_time` counts them: 227 in a step of 32 layers."""

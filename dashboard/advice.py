@@ -9,7 +9,7 @@ from dashboard.figures import stages
 from dashboard.source import Snapshot
 from dashboard.units import as_ms, as_share
 from infra.redis.records import FinishedRecord, Role, StatsSample, WorkerRecord
-from pricing.device_use import DeviceUse, device_use
+from pricing.roofline.device_use import DeviceUse, device_use
 
 WINDOW_S = 60.0
 USUAL_OBJECTIVE = Objective(2000.0, 100.0)

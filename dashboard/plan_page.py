@@ -11,7 +11,7 @@ from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
 from dashboard.plan_figures import ThroughputPoint, fitting_sequences, good_tokens_per_s, kv_bytes, throughput
 from dashboard.source import Snapshot, Source
 from dashboard.units import as_bytes, as_count
-from pricing.capacity import dollars_per_million
+from pricing.roofline.capacity import dollars_per_million
 
 WINDOW_S = 300.0
 INTERVALS = 30

@@ -21,11 +21,11 @@ from launcher.planning.memory import memory
 from launcher.planning.options import PlanConfig
 from launcher.planning.search import simulated, within
 from launcher.planning.trial import simulate_plan
-from pricing.gpu_step_time import KVFormat, ModelShape, WeightFormat
 from pricing.planning.candidates import CopyFormat, cheaper
 from pricing.planning.devices import PlannedDevice
 from pricing.planning.load import PlannedLoad
 from pricing.planning.shortfall import too_few, unmet
+from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat
 
 PLANNED, NOTHING_MEETS, BAD_INPUT = 0, 1, 2  # exit statuses
 QUANTIZED_KV_SHARE = 0.515

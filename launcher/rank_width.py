@@ -10,9 +10,9 @@ from contracts.errors import ConfigError
 from infra.config.engine import WIDTHS, EngineOptions
 from infra.sizes import format_bytes
 from launcher.host.gpus import USABLE_MEMORY_SHARE
-from pricing.capacity import Capacity
-from pricing.gpu_rates import GpuRates
-from pricing.gpu_step_time import ModelShape
+from pricing.roofline.capacity import Capacity
+from pricing.roofline.gpu_rates import GpuRates
+from pricing.roofline.gpu_step_time import ModelShape
 
 
 class Widths(NamedTuple):

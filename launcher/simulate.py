@@ -30,8 +30,8 @@ from launcher.bench.load_options import LoadOptions
 from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, sweep, trial_seconds, write_report
 from launcher.simulating.devices import DeviceOptions, RooflineWorkers, calibrated_device
 from launcher.simulating.features import FeatureOptions
-from pricing.gpu_rates import GPU_RATES
-from pricing.standing import Standing
+from pricing.roofline.gpu_rates import GPU_RATES
+from pricing.scaling.standing import Standing
 from simulation.deployment import (
     BLOCK_TOKENS,
     FRONT_S,

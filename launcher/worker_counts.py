@@ -12,9 +12,9 @@ from infra.config.engine import EngineOptions
 from launcher.host.gpus import USABLE_MEMORY_SHARE, gpu_name
 from launcher.options import WorkersOptions
 from launcher.rank_width import Widths, refuse_wider, widths_of, with_width
-from pricing.gpu_rates import rates_of
-from pricing.gpu_step_time import ModelShape, expected_costs
-from pricing.worker_split import split, typical_sequences
+from pricing.roofline.gpu_rates import rates_of
+from pricing.roofline.gpu_step_time import ModelShape, expected_costs
+from pricing.scaling.worker_split import split, typical_sequences
 
 UNSPLIT_NOTE = (
     "one GPU: decode workers serve whole requests, because a prefill worker beside them would hold the weights a second"

@@ -11,7 +11,7 @@ from infra.config.gateway import GatewayConfig
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
 from pricing.rates import StartRates
-from pricing.steps import StepCosts, StepWork
+from pricing.step_costs.steps import StepCosts, StepWork
 from simulation.adapters import SimulatedAdapters
 from simulation.drafts import SimulatedDrafts
 from simulation.senders import KeyTraffic

@@ -10,8 +10,8 @@ from engine.plan import Proposal, StepPlan, StepResult, Work
 from engine.schedule.speculation import Speculation
 from engine.speculation.control.controller import DraftController
 from engine.speculation.proposers.proposer import DraftedSequence, EngineProposer, Proposer
-from pricing.fit import StepFit
-from pricing.steps import StepWork
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepWork
 
 DRAWN_TOKEN = 1
 """The id of every token that a simulated worker draws, and of every draft token."""

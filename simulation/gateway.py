@@ -26,8 +26,8 @@ from gateway.text.detokenizer import BytePieces
 from gateway.workers.prompt_keys import prompt_keys
 from gateway.workers.standing import StandingSurvey
 from infra.config.gateway import GatewayConfig
-from pricing.route import Choice
-from pricing.standing import Standing
+from pricing.routes.route import Choice
+from pricing.scaling.standing import Standing
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.rate_limits import SimulatedLimits
 from simulation.request import SimulatedRequest

@@ -4,7 +4,7 @@ from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import PING_INTERVAL_S
 from gateway.workers.worker import Worker
 from infra.redis.records import HEARTBEAT_S, KVLink, Memory, WorkerRecord
-from pricing.links import HostLocation
+from pricing.routes.links import HostLocation
 from simulation.links import SimulatedLinks
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker

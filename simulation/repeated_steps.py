@@ -12,9 +12,9 @@ from msgspec import structs
 
 from engine.plan import StepPlan
 from engine.schedule.chunking import Chunking
-from pricing.backlog import Backlog
-from pricing.fit import StepFit
-from pricing.steps import StepCosts, StepWork
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepCosts, StepWork
 from simulation.deployment import SimulatedDevice
 
 STEPS_IN_AVERAGES = 16

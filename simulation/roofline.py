@@ -1,7 +1,7 @@
 """A simulated worker on GPUs that were not measured: its steps last what their data sheets say, times a factor."""
 
-from pricing.capacity import Capacity
-from pricing.steps import StepWork
+from pricing.roofline.capacity import Capacity
+from pricing.step_costs.steps import StepWork
 from simulation.deployment import SimulatedDevice
 
 STEP_TOKENS = 8192

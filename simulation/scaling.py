@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from infra.redis.records import Role
-from pricing.standing import Standing
+from pricing.scaling.standing import Standing
 from simulation.fleet import SimulatedFleet
 from simulation.timeline import Timeline
 

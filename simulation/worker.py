@@ -13,9 +13,9 @@ from engine.plan import BlockMove, StepPlan
 from engine.schedule.admission import GROWTH_SHARE
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.records import Role
-from pricing.backlog import Backlog
-from pricing.fit import StepFit
 from pricing.rates import MOVE_SECONDS, worth_bringing_back
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.fit import StepFit
 from simulation.deployment import SimulatedDevice
 from simulation.drafts import DrawnResults
 from simulation.repeated_steps import RepeatedChunking, RepeatedFit, RepeatedSteps, Repeats

@@ -43,6 +43,7 @@ ALLOWED["tests"] = {*ALLOWED}
 # Packages whose folders and modules, their rooms, import each other one way.
 WITH_ROOMS = (
     "contracts",
+    "pricing",
     "infra",
     "checkpoints",
     "engine",

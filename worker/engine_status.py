@@ -7,8 +7,8 @@ from typing import NamedTuple
 from msgspec import structs
 
 from infra.redis.records import WorkerLoad
-from pricing.backlog import Backlog
-from pricing.steps import pairs_of
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.steps import pairs_of
 
 OVERDUE_FACTOR = 10.0  # a round is overdue after this multiple of the usual time …
 MIN_OVERDUE_S = 1.0  # … but not before this time

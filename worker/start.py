@@ -71,11 +71,11 @@ from infra.redis.records import WorkerRecord
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from kvtransfer.transports.joining import transports
 from kvtransfer.transports.ring_socket import SUPPORTED
-from pricing.device_use import DeviceFigures, known_rates
-from pricing.fit import StepFit
-from pricing.links import HostLocation
 from pricing.rates import worth_bringing_back
-from pricing.steps import StepCosts
+from pricing.roofline.device_use import DeviceFigures, known_rates
+from pricing.routes.links import HostLocation
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepCosts
 from pricing.threads import useful_threads
 from worker.adapters import Adapters, AdapterShelf, NoAdapters
 from worker.busy_page import BusyPage

@@ -19,7 +19,7 @@ from benchmarks.kernels.experts import ExpertLayer
 from benchmarks.kernels.rows import value_of
 from benchmarks.kernels.weights import Groups
 from benchmarks.simulated.machine_code import Loop
-from pricing.gpu_rates import GPU_RATES, WARP_THREADS
+from pricing.roofline.gpu_rates import GPU_RATES, WARP_THREADS
 
 INT4, AWQ, MXFP4, INT8, FP8, FP8_BLOCKS = (
     value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8", "fp8 blocks")

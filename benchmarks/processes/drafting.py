@@ -6,7 +6,7 @@ from engine.schedule.speculation import Speculation
 from engine.speculation.control.controller import DraftController
 from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.proposer import EngineProposer
-from pricing.fit import StepFit
+from pricing.step_costs.fit import StepFit
 
 MAX_DRAFT_TOKENS = {"ngram": 16, "medusa": 4, "draft": 8}
 

@@ -18,7 +18,7 @@ from engine.schedule.sequence import Sequence
 from engine.schedule.speculation import Speculation
 from engine.start.sizing import step_tokens
 from infra.config.engine import EngineConfig
-from pricing.fit import StepFit
+from pricing.step_costs.fit import StepFit
 
 GREEDY = Sampling(seed=0, temperature=0.0)
 MakeSpeculation = Callable[[BlockManager, StepFit], Speculation]

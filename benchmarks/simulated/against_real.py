@@ -30,7 +30,7 @@ from launcher.bench.run import BenchRun
 from launcher.endpoint import ClientEndpoint
 from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from simulation.simulation import DeploymentSimulation
 from workloads.report import Report
 

@@ -32,7 +32,7 @@ from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
 from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
-from pricing.steps import StepWork
+from pricing.step_costs.steps import StepWork
 from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice
 from simulation.simulation import DeploymentSimulation
 from workloads.report import Report

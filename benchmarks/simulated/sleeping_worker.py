@@ -23,9 +23,9 @@ from engine.model.model import Model, Stored
 from engine.start.load import LoadedEngine, load_engine
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
-from pricing.pooled import COEFFICIENT_NAMES
 from pricing.rates import StartRates
-from pricing.steps import StepCosts, StepWork, pairs_of
+from pricing.routes.pooled import COEFFICIENT_NAMES
+from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 from worker.start import serve
 
 

@@ -11,7 +11,7 @@ from contracts.messages.packed_ids import ID_BYTES, IDS_PER_PIECE
 from contracts.messages.sampling import Finish, Samples
 from contracts.messages.wire import VERSION, Addressed, MessageDecoder
 from contracts.scores import Scores
-from pricing.backlog import Backlog
+from pricing.routes.backlog import Backlog
 
 NOT_HEARD = -1  # a gateway's position in a worker's key news before it has read all keys
 KEYS_IN_MESSAGE = 4096

@@ -10,8 +10,8 @@ runs the plans, and ends the session as soon as an event arrives.
 from contracts.messages.sampling import Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import StepPlan, Work
-from pricing.fit import StepFit
-from pricing.steps import StepWork, pairs_of
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepWork, pairs_of
 
 MEASURE_AFTER_S = 2.0
 """Seconds without a step after which an idle worker measures again."""

@@ -36,10 +36,10 @@ from engine.schedule.speculation import Speculation
 from engine.schedule.works import Telling, Works
 from engine.speculation.control.controller import PlannedDecodes
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
-from pricing.backlog import Backlog, PromptWork, largest_tenants, owner_of
-from pricing.device_use import StepTotals
-from pricing.fit import StepFit
-from pricing.steps import StepWork, pairs_of
+from pricing.roofline.device_use import StepTotals
+from pricing.routes.backlog import Backlog, PromptWork, largest_tenants, owner_of
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepWork, pairs_of
 
 NEWEST_STEP_WEIGHT = 0.1
 """Weight of the newest step in the moving average of a step's seconds."""

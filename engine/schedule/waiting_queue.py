@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from engine.schedule.sequence import Sequence
 from infra.fair_queueing.shares import Shares
-from pricing.backlog import LENGTH_CLASSES, Owner, length_class, owner_of
-from pricing.steps import pairs_of
+from pricing.routes.backlog import LENGTH_CLASSES, Owner, length_class, owner_of
+from pricing.step_costs.steps import pairs_of
 
 LATE_PENALTY_S = 30.0
 SECONDS_PER_PRIORITY = 1.0  # for each unit of priority …

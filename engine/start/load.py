@@ -31,8 +31,8 @@ from infra.process.status import Progress
 from infra.redis.records import Memory
 from infra.sizes import format_bytes
 from pricing.rates import StartRates
-from pricing.seed import seeded
-from pricing.steps import StepCosts
+from pricing.step_costs.seed import seeded
+from pricing.step_costs.steps import StepCosts
 
 COUNTING_BLOCKS_BYTES = 32 << 20
 """Memory of the blocks that only count tokens: a quarter of a million tokens wait and run at once."""

@@ -18,7 +18,7 @@ from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.plan import BlockMove, StepPlan, Work
 from infra.config.engine import EngineConfig
-from pricing.seed import MeasuredStep
+from pricing.step_costs.seed import MeasuredStep
 
 FIRST_PROFILE_TOKENS = 16
 MAX_CPU_PROFILE_TOKENS = 256

@@ -6,7 +6,7 @@ from statistics import median
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from pricing.correction import FirstTokenCorrection, Forecast
+from pricing.routes.correction import FirstTokenCorrection, Forecast
 
 ERROR_WINDOW = 255  # number of requests in the median error
 _ERROR_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pricing.standing import RoleStanding, Standing
+from pricing.scaling.standing import RoleStanding, Standing
 
 _ROLE_LABELS = ["model_name", "role"]
 _Figure = tuple[str, str, Callable[[RoleStanding], float | None]]

@@ -5,8 +5,8 @@ Pure: time is an argument.
 
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import Body
-from pricing.correction import Forecast
-from pricing.route import Route
+from pricing.routes.correction import Forecast
+from pricing.routes.route import Route
 
 REFILL_TIME_S = 60.0  # s in which an empty budget fills up again
 

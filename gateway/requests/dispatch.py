@@ -23,7 +23,7 @@ from infra.network.sealing import Sealer
 from infra.redis.clients import Store
 from infra.redis.queue import add_job
 from infra.redis.store import ServerClock
-from pricing.route import Choice
+from pricing.routes.route import Choice
 
 MAX_CLOSED_STREAMS = 4  # workers of one request that left before their job came
 

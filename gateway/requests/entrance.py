@@ -14,9 +14,9 @@ from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import MAX_WAIT_S, EntryDecision, Expected, judge
 from infra.config.gateway import GatewayConfig
-from pricing.backlog import owner_of
-from pricing.route import Choice
-from pricing.throughput import PromptThroughput
+from pricing.routes.backlog import owner_of
+from pricing.routes.route import Choice
+from pricing.routes.throughput import PromptThroughput
 
 
 class Strictest:

@@ -16,11 +16,11 @@ from gateway.requests.verdict import TPOT_SAFETY_FACTOR
 from gateway.workers.directory import Known, WorkerDirectory
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.standing import StandingSurvey
-from pricing.backlog import PromptWork, owner_of
-from pricing.correction import Forecast
-from pricing.demand import Demand
-from pricing.route import Choice, Route, RouteRequest
-from pricing.standing import Standing
+from pricing.routes.backlog import PromptWork, owner_of
+from pricing.routes.correction import Forecast
+from pricing.routes.route import Choice, Route, RouteRequest
+from pricing.scaling.demand import Demand
+from pricing.scaling.standing import Standing
 
 FIRST_OUTPUT_TOKENS = 128.0  # assumed length of an answer, while none has ended
 OUTPUT_TOKENS_WEIGHT = 0.02  # weight of a finished answer in the moving average

@@ -14,7 +14,7 @@ from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
 from infra.redis.records import MAX_RECORDED_ATTEMPTS
-from pricing.route import Route
+from pricing.routes.route import Route
 
 
 class Request:

@@ -9,8 +9,8 @@ from gateway.requests.load_account import LoadAccount
 from gateway.requests.sample import Sample
 from gateway.workers.directory import Known, WorkerDirectory
 from gateway.workers.router import Router
-from pricing.correction import FirstTokenCorrection
-from pricing.route import Choice
+from pricing.routes.correction import FirstTokenCorrection
+from pricing.routes.route import Choice
 
 ROUTE_RETRY_S = 0.1  # between two searches for a route for a retried sample
 

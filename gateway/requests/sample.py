@@ -19,7 +19,7 @@ from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery
 from gateway.text.stop import NO_STOPS, StopStrings
 from gateway.workers.prompt_keys import PromptKeys
-from pricing.route import Route
+from pricing.routes.route import Route
 
 MAX_RETRIES = 4  # number of failed attempts after which the sample fails, less one
 QUEUE_CLOSED = "queue closed"  # end of an attempt whose job's stream is gone

@@ -1,7 +1,7 @@
 """Chooses an attempt's workers among workers with compatible KV: the lowest price, else the least load. Pure.
 
-The price of each route is estimated in `pricing/price.py`, from the workers' reports of their steps, their backlogs and
-their cached KV. If the step costs of any worker are unknown, load decides.
+The price of each route is estimated in `pricing/routes/price.py`, from the workers' reports of their steps, their
+backlogs and their cached KV. If the step costs of any worker are unknown, load decides.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -9,11 +9,11 @@ from operator import attrgetter
 
 from gateway.workers.shortlist import shortlist
 from gateway.workers.worker import Worker
-from pricing.candidate import Candidate
-from pricing.links import Nearness, nearness
-from pricing.pooled import KeptPools
-from pricing.price import RouteEstimate, equal_up_to, prices
-from pricing.route import Choice, Route, RouteRequest
+from pricing.routes.candidate import Candidate
+from pricing.routes.links import Nearness, nearness
+from pricing.routes.pooled import KeptPools
+from pricing.routes.price import RouteEstimate, equal_up_to, prices
+from pricing.routes.route import Choice, Route, RouteRequest
 
 
 class Router:

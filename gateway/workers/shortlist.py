@@ -9,7 +9,7 @@ from heapq import nsmallest
 
 from gateway.workers.kept_blocks import longest
 from gateway.workers.worker import Worker
-from pricing.route import RouteRequest
+from pricing.routes.route import RouteRequest
 
 MAX_WORKERS_PRICED = 12
 """Workers of each role that are priced, the most promising first: all pairs of them take 0.7 ms."""

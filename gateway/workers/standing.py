@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from gateway.workers.worker import Worker
-from pricing.backlog import LENGTH_CLASSES, Backlog, PromptWork
-from pricing.demand import Demand
-from pricing.pooled import cost_pools
-from pricing.standing import RoleStanding, Standing, WorkerStanding
-from pricing.steps import StepCosts
-from pricing.wait import first_token_seconds
+from pricing.routes.backlog import LENGTH_CLASSES, Backlog, PromptWork
+from pricing.routes.pooled import cost_pools
+from pricing.routes.wait import first_token_seconds
+from pricing.scaling.demand import Demand
+from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
+from pricing.step_costs.steps import StepCosts
 
 WORKERS_PER_TURN = 8  # workers measured before other tasks get a turn: some 0.2 ms
 

@@ -10,10 +10,10 @@ from contracts.kv.spec import blocks_for
 from gateway.workers.kept_blocks import KeptBlocks
 from gateway.workers.prompt_keys import PromptKeys
 from infra.redis.records import SpeculationCounts, WorkerRecord
-from pricing.backlog import Backlog, PromptWork
-from pricing.candidate import Candidate, WorkerKind
-from pricing.route import RouteRequest
-from pricing.steps import DecodeYield, StepCosts
+from pricing.routes.backlog import Backlog, PromptWork
+from pricing.routes.candidate import Candidate, WorkerKind
+from pricing.routes.route import RouteRequest
+from pricing.step_costs.steps import DecodeYield, StepCosts
 
 YIELD_MEMORY_STEPS = 256  # number of decode steps whose weight equals all earlier steps' in the average yield of a step
 UNREACHED_TOLD_S = 3.0  # seconds until a worker's record names a peer that it has reported as unreachable

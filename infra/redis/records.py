@@ -11,11 +11,11 @@ from contracts.adapters import HeldAdapter
 from contracts.kinds import Codec, Quantization, Transport
 from contracts.pooling import Pooling
 from contracts.slo import NO_OBJECTIVE, Objective
-from pricing.backlog import Backlog
-from pricing.device_use import DeviceFigures, StepTotals
-from pricing.links import HostLocation
-from pricing.standing import Standing
-from pricing.steps import StepCosts
+from pricing.roofline.device_use import DeviceFigures, StepTotals
+from pricing.routes.backlog import Backlog
+from pricing.routes.links import HostLocation
+from pricing.scaling.standing import Standing
+from pricing.step_costs.steps import StepCosts
 
 HEARTBEAT_S = 1.0
 """Between two renewals of a record."""

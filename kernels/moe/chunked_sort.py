@@ -9,8 +9,8 @@ each expert (sort_by_expert.py), every program reads all pairs twice, which take
 atomics are used.
 
 An estimate for 8,192 tokens with 8 of 128 experts on an H100 (132 processors, 1.755 GHz, 4 warps a program) from the
-compiled instructions of a warp, at the issue share of pricing/gpu_step_time.py, 0.6; a processor runs a program of a
-chunk beside one of an expert. A trip is a load that the next step waits for, of 700 clocks:
+compiled instructions of a warp, at the issue share of pricing/roofline/gpu_step_time.py, 0.6; a processor runs a
+program of a chunk beside one of an expert. A trip is a load that the next step waits for, of 700 clocks:
 
     _count    4 trips, 4 x 75 instructions                                   1.9 us
     _place    table: 128 + 128 programs read 64 KiB, at 4 TB/s (L2 cache)    4.2 us, its 4 trips behind them

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.autoscale.pressure import pressure
 from launcher.autoscale.rules import ROLES, Rules
-from pricing.standing import Standing, WorkerStanding
+from pricing.scaling.standing import Standing, WorkerStanding
 
 REMOVAL_MARGIN = 0.25
 """A worker is removed if the pressure on the others stays below 1 less this margin."""

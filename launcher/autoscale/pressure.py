@@ -3,16 +3,16 @@
     prompts    max(ttft(m) / limit, work / (busy · m))       limit = max(TTFT_SHARE · objective, MIN_TTFT_RATIO · alone)
     decodes    max(tpot(m) / limit, used blocks / MAX_USED_BLOCKS)
 
-for m workers (`pricing/standing.py`). A short queue alone says nothing about m - 1 workers: queues of random arrivals
-stay short until shortly before they grow without end, hence the work that arrives, refused prompts included. With
-predictions for m - 1 workers a worker goes only if the others can serve all (a peer compared present figures with a
-fixed share of the objective, and swung between one worker and two: ai-dynamo/dynamo, pull 9294).
+for m workers (`pricing/scaling/standing.py`). A short queue alone says nothing about m - 1 workers: queues of random
+arrivals stay short until shortly before they grow without end, hence the work that arrives, refused prompts included.
+With predictions for m - 1 workers a worker goes only if the others can serve all (a peer compared present figures with
+a fixed share of the objective, and swung between one worker and two: ai-dynamo/dynamo, pull 9294).
 """
 
 from collections.abc import Iterable
 
 from contracts.slo import SLO
-from pricing.standing import RoleStanding, Standing
+from pricing.scaling.standing import RoleStanding, Standing
 
 MAX_BUSY_PREFILL = 0.8
 """Largest share of a prefill worker's time for prompts."""

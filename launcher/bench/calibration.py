@@ -16,8 +16,8 @@ from infra.redis.records import Role, WorkerRecord
 from launcher.bench.options import BenchConfig
 from launcher.bench.sender import Sender, connections_to
 from launcher.endpoint import ClientEndpoint
-from pricing.pooled import COEFFICIENT_NAMES
-from pricing.steps import StepCosts, pairs_of
+from pricing.routes.pooled import COEFFICIENT_NAMES
+from pricing.step_costs.steps import StepCosts, pairs_of
 from workloads.lengths import Lengths
 from workloads.request import Workload
 

@@ -8,7 +8,7 @@ from contracts.errors import ConfigError
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.rank_width import widths_of
 from launcher.worker_counts import MOST_GPUS_OF_A_NODE, GpusAtHand, settle
-from pricing.gpu_rates import GPU_RATES
+from pricing.roofline.gpu_rates import GPU_RATES
 
 MAX_SCALED_WORKERS = 4
 """Default bound of an autoscaler; without one where the workers have taken all GPUs of `--gpus`."""

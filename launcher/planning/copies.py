@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from checkpoints.model_size import ModelSize
 from launcher.host.gpus import USABLE_MEMORY_SHARE
-from pricing.capacity import Capacity, sum_costs
-from pricing.gpu_step_time import ModelShape
 from pricing.planning.candidates import CopyFormat
 from pricing.planning.devices import PlannedDevice
 from pricing.planning.roles import ModelCopy
+from pricing.roofline.capacity import Capacity, sum_costs
+from pricing.roofline.gpu_step_time import ModelShape
 
 SizeAndShape = tuple[ModelSize, ModelShape]
 

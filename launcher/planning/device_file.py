@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from contracts.errors import ConfigError
-from pricing.gpu_rates import GpuRates
 from pricing.planning.devices import DeviceLinks, DevicePrice, PlannedDevice
+from pricing.roofline.gpu_rates import GpuRates
 
 OPTION = "--device-file"
 GB = 1e9

@@ -7,9 +7,9 @@ from infra.config.engine import WIDTHS
 from launcher.host.gpus import USABLE_MEMORY_SHARE
 from launcher.planning.copies import capacity_of
 from launcher.planning.options import PlanConfig
-from pricing.capacity import MAX_GPUS, Capacity, dollars_per_million, gpus_needed
-from pricing.gpu_step_time import ModelShape
 from pricing.planning.devices import PlannedDevice
+from pricing.roofline.capacity import MAX_GPUS, Capacity, dollars_per_million, gpus_needed
+from pricing.roofline.gpu_step_time import ModelShape
 
 MAX_SHOWN_BATCH = 512
 

@@ -18,11 +18,11 @@ from launcher.plan import model_shape
 from launcher.planning.copies import capacity_of
 from launcher.rank_width import least_width
 from launcher.simulating.features import FeatureOptions
-from pricing.adapters import ADAPTER_VALUE_BYTES, adapter_seconds
-from pricing.capacity import Capacity
-from pricing.gpu_step_time import ModelShape
 from pricing.planning.devices import DEVICES
-from pricing.steps import StepWork
+from pricing.roofline.adapters import ADAPTER_VALUE_BYTES, adapter_seconds
+from pricing.roofline.capacity import Capacity
+from pricing.roofline.gpu_step_time import ModelShape
+from pricing.step_costs.steps import StepWork
 from simulation.adapters import SimulatedAdapters
 from simulation.deployment import STEP_TARGET_S, SimulatedDevice
 from simulation.drafts import SimulatedDrafts

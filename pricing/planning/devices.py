@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from pricing.gpu_rates import GPU_RATES, GpuRates
+from pricing.roofline.gpu_rates import GPU_RATES, GpuRates
 
 
 class DeviceLinks(Struct, frozen=True):

@@ -6,7 +6,7 @@ from statistics import NormalDist, fmean
 
 from msgspec import Struct
 
-from pricing.steps import StepWork, pairs_of
+from pricing.step_costs.steps import StepWork, pairs_of
 
 
 class PromptSize(Struct, frozen=True):

@@ -11,11 +11,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pricing.capacity import Capacity
-from pricing.gpu_step_time import MULTIPLY_SHARE, READ_SHARE
 from pricing.planning.devices import PlannedDevice
 from pricing.planning.load import PlannedLoad, ServiceTimes, waiting_s
-from pricing.steps import StepWork
+from pricing.roofline.capacity import Capacity
+from pricing.roofline.gpu_step_time import MULTIPLY_SHARE, READ_SHARE
+from pricing.step_costs.steps import StepWork
 
 MAX_BATCH = 256
 """Sequences that a worker runs at once: the default of --max-sequences."""

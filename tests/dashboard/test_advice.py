@@ -9,7 +9,7 @@ from contracts.slo import Objective
 from dashboard.advice import LatelySeen, WorkersLately, advise, lately
 from dashboard.source import Snapshot, WorkerView
 from infra.redis.records import Memory, StatsSample, WorkerLoad, WorkerRecord
-from pricing.device_use import DeviceFigures, StepTotals
+from pricing.roofline.device_use import DeviceFigures, StepTotals
 from tests.dashboard.samples import DECODE, PREFILL, finished, gateway, worker
 
 CALM = LatelySeen(20, 10.0, 200.0, 30.0, {"prefill": WorkersLately(1, 0.5, 0.2), "decode": WorkersLately(1, 0.5, 0.2)})

@@ -5,7 +5,7 @@ import pytest
 from dashboard.source import Snapshot, WorkerView
 from dashboard.trouble import trouble, unloaded
 from infra.redis.records import FinishedRecord, GatewayRecord, WorkerLoad
-from pricing.standing import RoleStanding, Standing, WorkerStanding
+from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
 from tests.dashboard.samples import finished, gateway, worker
 
 NOW = 50_000.0

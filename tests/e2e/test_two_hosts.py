@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pricing.links import Nearness, nearness
+from pricing.routes.links import Nearness, nearness
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.host import Host, need_root_and
 from tests.e2e.harness.streams import Streams

@@ -21,7 +21,7 @@ from dashboard.source import Source
 from gateway.text.tokenizer import ModelTokenizer
 from infra.network.listening import listen
 from infra.redis.records import WorkerLoad
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from tests.gateway.apart import peer_apart
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
 from tests.gateway.running import empty

@@ -11,7 +11,7 @@ from checkpoints.model_size import ModelSize, model_size
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
 from launcher.rank_width import least_width, refuse_wider, with_width
-from pricing.gpu_rates import GPU_RATES
+from pricing.roofline.gpu_rates import GPU_RATES
 
 H100, L4 = GPU_RATES["H100"], GPU_RATES["L4"]
 LLAMA_70B: dict[str, Any] = {

@@ -12,7 +12,7 @@ from launcher.bench.bench import bench
 from launcher.bench.calibration import CalibratedWorker, Calibration
 from launcher.bench.rates import BAD_INPUT
 from launcher.simulate import simulate
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from workloads.report import Report
 
 LLAMA_8B = {

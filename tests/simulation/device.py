@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from contracts.slo import SLO
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from simulation.deployment import SimulatedDeployment, SimulatedDevice
 from workloads.arrivals import Arrivals
 from workloads.lengths import Lengths

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.plan import StepPlan
-from pricing.backlog import Backlog
-from pricing.steps import StepWork
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.steps import StepWork
 from simulation.repeated_steps import RepeatedSteps
 from simulation.simulation import DeploymentSimulation
 from tests.simulation.device import DEVICE, deployment, report, requests

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.simulated.mooncake_hour import generate
 from launcher.bench.calibration import CalibratedWorker, Calibration
 from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from simulation.simulation import DeploymentSimulation
 from tests.simulation.device import deployment, report, requests
 from workloads.trace import MOONCAKE_BLOCK_TOKENS

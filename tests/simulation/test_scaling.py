@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import Bounds, Rules
-from pricing.standing import Standing
+from pricing.scaling.standing import Standing
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation
 from tests.simulation.device import SLO_OF_TESTS, deployment, report, requests

@@ -17,8 +17,8 @@ from engine.plan import StepPlan, StepResult
 from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.store import ServerClock
-from pricing.fit import StepFit
-from pricing.steps import StepCosts
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepCosts
 from tests.worker.role_bench import SAMPLING, Bench, Sevens
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus

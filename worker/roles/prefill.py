@@ -25,7 +25,7 @@ from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.waiting_queue import WaitingQueue
 from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from pricing.backlog import PromptWork, owner_of
+from pricing.routes.backlog import PromptWork, owner_of
 from worker.events import Emit, Kill, Phase
 from worker.policy_parts import PolicyParts
 from worker.roles.answering import Answering

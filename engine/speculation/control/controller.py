@@ -10,7 +10,7 @@ et al., 2023, choose one d for all sequences from one rate; here rates and costs
 
 - q_i: the acceptance rates of all sequences by evidence, times the sequence's own odds (`acceptance_rates.py`). In a
   tree, T(d) adds up the branches.
-- s: the fitted cost of all steps (`pricing/fit.py`), by batch and context.
+- s: the fitted cost of all steps (`pricing/step_costs/fit.py`), by batch and context.
 - f and c of a proposer that reads texts: rows of logits, whose cost the same fit predicts.
 - f and c of the executor's proposer: f is 0, and c is the measured difference between steps with the limit and steps
   without draft tokens (`limit_trials.py`), since its passes are not rows of the step.
@@ -34,7 +34,7 @@ from engine.speculation.control.acceptance_rates import (
     rate_at_odds,
 )
 from engine.speculation.control.limit_trials import LimitTrials, TriedLimit
-from pricing.fit import StepFit
+from pricing.step_costs.fit import StepFit
 
 GO_ON_RATIO, BEGIN_RATIO = 1.03, 1.08
 """Speed with draft tokens / speed without, required to continue drafting and to begin it. The gap is a hysteresis."""

@@ -19,7 +19,7 @@ from gateway.web.routes.page import page
 from gateway.web.serving import Serving, reply
 from gateway.workers.unreached import UnreachedPair
 from infra.redis.records import GatewayRecord, Judgement, WorkerRecord
-from pricing.standing import Standing
+from pricing.scaling.standing import Standing
 
 
 class HealthReport(Struct, frozen=True):

@@ -16,7 +16,7 @@ from infra.redis.registry import RECORD_PURPOSE, listed
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import Rules
 from launcher.deployment import Role
-from pricing.standing import Standing, WorkerStanding, merged
+from pricing.scaling.standing import Standing, WorkerStanding, merged
 
 SCALING_PERIOD_S = 1.0
 POLL_PERIOD_S = 5.0  # for an answer of Redis

@@ -8,7 +8,7 @@ import torch
 from benchmarks.simulated.sleeping_worker import SleepingModel, work_of
 from engine.model.batch import build_batch
 from engine.plan import StepPlan, Work
-from pricing.steps import StepCosts, StepWork, pairs_of
+from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 
 CPU = torch.device("cpu")
 PROMPT = Work(0, 16, [1] * 40, (list(range(1, 5)),))

@@ -3,9 +3,9 @@
 from engine.blocks.manager import BlockManager
 from engine.plan import StepResult
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
-from pricing.backlog import Backlog
-from pricing.fit import STEPS_BETWEEN_REPORTS, StepFit
-from pricing.steps import StepCosts, pairs_of
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.fit import STEPS_BETWEEN_REPORTS, StepFit
+from pricing.step_costs.steps import StepCosts, pairs_of
 from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.test_scheduler import added, job, scheduler, step
 

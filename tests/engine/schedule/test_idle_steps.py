@@ -7,8 +7,8 @@ from contracts.kv.spec import KVGroup, KVSpec
 from engine.blocks.manager import BlockManager
 from engine.plan import StepPlan
 from engine.schedule.idle_steps import DECODE_STEPS, MAX_SESSION_S, MAX_SHARE, MEASURE_AFTER_S, IdleSteps
-from pricing.fit import StepFit
-from pricing.steps import StepCosts, StepWork, pairs_of
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 
 TRUE = StepCosts(step=0.0015, prompt_token=0.0001, pair=1e-8, sequence=0.0002, context_token=1e-7)
 TOO_SLOW = 25.0

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infra.network.listening import listen
 from infra.redis.records import WorkerLoad
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
 from tests.gateway.running import SECONDS, Running, Serve
 from tests.plain_http import PLAIN

@@ -15,7 +15,7 @@ from gateway.workers.worker import Worker
 from infra.network.sealing import Signer
 from infra.redis.records import FinishedRecord, GatewayRecord, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE, listed
-from pricing.links import HostLocation
+from pricing.routes.links import HostLocation
 from tests.gateway.conftest import SECRET
 from tests.gateway.running import Running, Serve, until
 

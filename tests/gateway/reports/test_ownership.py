@@ -6,7 +6,7 @@ from msgspec import structs
 
 from gateway.reports.ownership import PageOwner
 from infra.redis.records import GatewayRecord, WorkerRecord
-from pricing.links import HostLocation
+from pricing.routes.links import HostLocation
 
 WORKERS = [
     WorkerRecord(f"e{number}", "decode", "", "", "m", "f", "c", 16, 99, "cpu", "fp32", 0.0) for number in range(200)

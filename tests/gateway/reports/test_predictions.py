@@ -4,8 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.reports.predictions import Predictions
-from pricing.candidate import WorkerKind
-from pricing.correction import Forecast
+from pricing.routes.candidate import WorkerKind
+from pricing.routes.correction import Forecast
 
 
 def test_the_overhead_is_learned_and_the_error_is_reported() -> None:

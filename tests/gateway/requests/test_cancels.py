@@ -21,7 +21,7 @@ from infra.network.sealing import Sealer
 from infra.redis.clients import connect
 from infra.redis.queue import JOB_PURPOSE
 from infra.redis.store import ServerClock
-from pricing.route import Route
+from pricing.routes.route import Route
 from tests.effort import lines_run
 
 ROUTE = Route("prefill", "decode")

@@ -19,8 +19,8 @@ from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from infra.config.gateway import GatewayConfig
-from pricing.backlog import owner_of
-from pricing.route import Choice, Route
+from pricing.routes.backlog import owner_of
+from pricing.routes.route import Choice, Route
 
 ROUTE = Route("prefill", "decode")
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from infra.redis.records import WorkerLoad
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from tests.gateway.peer import Peer
 from tests.gateway.running import Running, Serve, until
 

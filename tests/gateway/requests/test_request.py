@@ -19,7 +19,7 @@ from gateway.requests.sample import ASK_AFTER_S, GIVE_UP_AFTER_S, READD_AFTER_S,
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from infra.redis.records import FinishedRecord
-from pricing.route import Route
+from pricing.routes.route import Route
 from tests.scores import scores_of
 
 P, D = "prefill", "decode"

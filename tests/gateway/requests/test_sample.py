@@ -37,7 +37,7 @@ from gateway.requests.sample import (
     State,
     merged,
 )
-from pricing.route import Route
+from pricing.routes.route import Route
 from tests.scores import scores_of
 
 P, D = "prefill", "decode"

@@ -18,7 +18,7 @@ from infra.network.sealing import Sealer
 from infra.redis import queue
 from infra.redis.clients import Store
 from infra.redis.records import WorkerLoad
-from pricing.route import Route
+from pricing.routes.route import Route
 from tests.gateway.running import TEXT, Running, Serve, until
 
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]

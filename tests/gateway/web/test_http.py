@@ -25,8 +25,8 @@ from infra.redis.records import (
     WorkerLoad,
 )
 from infra.redis.registry import RECORD_PURPOSE, listed
-from pricing.backlog import Backlog
-from pricing.steps import StepCosts
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.steps import StepCosts
 from tests.gateway.conftest import SECRET
 from tests.gateway.models import CONTEXT, byte_level
 from tests.gateway.running import SECONDS, Running, Serve, until

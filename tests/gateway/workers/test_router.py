@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
-from pricing.route import Route, RouteRequest
+from pricing.routes.route import Route, RouteRequest
 
 
 def worker(

@@ -13,10 +13,10 @@ from gateway.workers.router import Router
 from gateway.workers.shortlist import MAX_WORKERS_PRICED
 from gateway.workers.worker import YIELD_MEMORY_STEPS, Worker
 from infra.redis.records import KVLink, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerLoad, WorkerRecord
-from pricing.backlog import Backlog, PromptWork, TenantTokens, owner_of
-from pricing.links import HostLocation
-from pricing.route import Choice, Route, RouteRequest
-from pricing.steps import DecodeYield, StepCosts
+from pricing.routes.backlog import Backlog, PromptWork, TenantTokens, owner_of
+from pricing.routes.links import HostLocation
+from pricing.routes.route import Choice, Route, RouteRequest
+from pricing.step_costs.steps import DecodeYield, StepCosts
 
 COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050

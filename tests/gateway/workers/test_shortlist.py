@@ -12,12 +12,12 @@ from contracts.messages.gateway import NOT_HEARD, KeyNews
 from gateway.workers.router import Router, cheapest, least_loaded
 from gateway.workers.shortlist import MAX_WORKERS_BY_KV, MAX_WORKERS_PRICED
 from gateway.workers.worker import Worker
-from pricing.backlog import Backlog, PromptWork
-from pricing.candidate import Candidate
-from pricing.pooled import cost_pools
-from pricing.price import prices
-from pricing.route import Choice, RouteRequest
-from pricing.steps import StepCosts
+from pricing.routes.backlog import Backlog, PromptWork
+from pricing.routes.candidate import Candidate
+from pricing.routes.pooled import cost_pools
+from pricing.routes.price import prices
+from pricing.routes.route import Choice, RouteRequest
+from pricing.step_costs.steps import StepCosts
 from tests.gateway.workers.test_routes_by_cost import BLOCK, COSTS, NOW, D, P, worker
 
 NO_PREFILL: tuple[Candidate | None, ...] = (None,)

@@ -6,11 +6,11 @@ import pytest
 
 from gateway.workers.standing import StandingSurvey
 from gateway.workers.worker import Worker
-from pricing.backlog import Owner, TenantTokens
-from pricing.demand import DEMAND_MEMORY_S, Demand
-from pricing.route import Choice, Route
-from pricing.standing import Standing
-from pricing.steps import DecodeYield
+from pricing.routes.backlog import Owner, TenantTokens
+from pricing.routes.route import Choice, Route
+from pricing.scaling.demand import DEMAND_MEMORY_S, Demand
+from pricing.scaling.standing import Standing
+from pricing.step_costs.steps import DecodeYield
 from tests.gateway.workers.test_routes_by_cost import COSTS, NOW, busy, worker
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pricing.standing import RoleStanding, Standing, WorkerStanding
+from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
 
 ALONE, EACH = 0.02, 0.0005
 """Seconds of a decode step for one sequence, and for each further one."""

@@ -9,7 +9,7 @@ from msgspec import structs
 from contracts.slo import SLO
 from launcher.autoscale.policy import MAX_FIGURE_AGE_S, ScalingChange, ScalingInput, ScalingPolicy, cheapest
 from launcher.autoscale.rules import Bounds, Rules
-from pricing.standing import Standing, WorkerStanding
+from pricing.scaling.standing import Standing, WorkerStanding
 from tests.launcher.autoscale.loads import Offered, seen
 
 RULES = Rules({"prefill": Bounds(1, 4), "decode": Bounds(1, 6)}, SLO(1000.0, 50.0), up=30.0, down=120.0)

@@ -10,7 +10,7 @@ from infra.redis.records import Memory, Role, WorkerLoad, WorkerRecord
 from launcher.bench.calibration import ALONE_REQUESTS, calibrate, read_calibration
 from launcher.bench.options import BenchConfig
 from launcher.endpoint import ClientEndpoint
-from pricing.steps import StepCosts
+from pricing.step_costs.steps import StepCosts
 from tests.dashboard.stand_in import StandIn
 
 BENCH = BenchConfig(vocabulary=1 << 31)

@@ -1,11 +1,11 @@
 """A model of 70 billion weights on H100s, and a load, for tests of plans."""
 
-from pricing.capacity import Capacity, sum_costs
-from pricing.gpu_step_time import ModelShape
 from pricing.planning.candidates import CopyFormat
 from pricing.planning.devices import DEVICES
 from pricing.planning.load import PlannedLoad, PromptSize
 from pricing.planning.roles import ModelCopy
+from pricing.roofline.capacity import Capacity, sum_costs
+from pricing.roofline.gpu_step_time import ModelShape
 
 H100 = DEVICES["H100"]
 LLAMA_70B = ModelShape(68.5e9, 137e9, 80 * 2 * 8 * 128 * 2, pair_width=80 * 2 * 64 * 128)

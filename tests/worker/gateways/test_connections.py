@@ -28,8 +28,8 @@ from contracts.messages.gateway import (
 from contracts.messages.wire import VERSION
 from infra.network.sockets import dealer
 from infra.redis.records import WorkerLoad
-from pricing.backlog import Backlog
-from pricing.steps import pairs_of
+from pricing.routes.backlog import Backlog
+from pricing.step_costs.steps import pairs_of
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
 from worker.engine_status import EngineActivity, PromptCounts

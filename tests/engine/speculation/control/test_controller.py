@@ -7,8 +7,8 @@ import pytest
 
 from engine.speculation.control.acceptance_rates import MAX_LONG_REST_STEPS, MAX_REST_STEPS, AcceptanceRates, Trust
 from engine.speculation.control.controller import PROBE_DRAFTS, PROBE_STEPS, DraftController
-from pricing.fit import StepFit
-from pricing.steps import StepCosts, StepWork
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepCosts, StepWork
 
 CHEAP = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0002)
 """A step that reads weights: further rows are nearly free."""

@@ -15,7 +15,7 @@ from launcher.autoscale.policy import MAX_FIGURE_AGE_S
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
 from launcher.on_ray.control.scaling import FAILED_CHANGE_PAUSE_S, Scaling
-from pricing.standing import Standing
+from pricing.scaling.standing import Standing
 from tests.infra.conftest import clean_redis, redis_url
 from tests.launcher.autoscale.loads import Offered, seen
 

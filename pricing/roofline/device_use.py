@@ -1,0 +1,85 @@
+"""What steps reach of a device: the share of its bandwidth and of its products, from sums that a worker tells.
+
+    bytes      = steps x bytes of the weights + context tokens x bytes of a token's KV
+    operations = 2 x weights that a token meets x rows
+
+over the seconds in which steps ran. Attention's products and activations are left out, so both are a little low.
+"""
+
+from msgspec import Struct
+
+from pricing.roofline.gpu_rates import GPU_RATES, GpuRates, matching_names
+from pricing.step_costs.steps import StepWork
+
+
+class StepTotals(Struct, frozen=True):
+    """Sums over a worker's steps since its start."""
+
+    steps: int = 0
+    seconds: float = 0.0  # in which steps ran
+    rows: int = 0  # tokens of prompts, decoded sequences and draft tokens
+    context: int = 0  # tokens whose KV decodes read
+
+    def and_step(self, work: StepWork, seconds: float) -> "StepTotals":
+        rows = work.prompt_tokens + work.sequences + work.rows
+        return StepTotals(self.steps + 1, self.seconds + seconds, self.rows + rows, self.context + work.context)
+
+    def since(self, earlier: "StepTotals") -> "StepTotals":
+        return StepTotals(
+            self.steps - earlier.steps,
+            self.seconds - earlier.seconds,
+            self.rows - earlier.rows,
+            self.context - earlier.context,
+        )
+
+
+class DeviceFigures(Struct, frozen=True):
+    """A worker's model and device, for their shares; 0: not known.
+
+    `parameters`: weights that a token is multiplied by; `read`: bytes per second, and `multiply`: operations per
+    second, by the data sheet, of the devices of all ranks together.
+    """
+
+    parameters: float = 0.0
+    read: float = 0.0
+    multiply: float = 0.0
+
+
+class DeviceUse(Struct, frozen=True):
+    """Use of a device while steps ran. Shares are of the data sheet's rates, None where these are not known."""
+
+    busy: float  # share of the time in which steps ran
+    bytes_per_s: float
+    operations_per_s: float
+    read_share: float | None
+    multiply_share: float | None
+
+    @property
+    def binds(self) -> str:
+        """Which of both is nearer to its limit: `memory` or `products`; '' if the limits are not known."""
+        if self.read_share is None or self.multiply_share is None:
+            return ""
+        return "memory" if self.read_share >= self.multiply_share else "products"
+
+
+def device_use(
+    totals: StepTotals, span_s: float, weights_bytes: int, token_bytes: int, figures: DeviceFigures
+) -> DeviceUse | None:
+    """Computes the use from the totals of `span_s` seconds; None without a step."""
+    if not totals.steps or totals.seconds <= 0 or span_s <= 0:
+        return None
+    read = (totals.steps * weights_bytes + totals.context * token_bytes) / totals.seconds
+    operations = 2 * figures.parameters * totals.rows / totals.seconds
+    return DeviceUse(
+        min(1.0, totals.seconds / span_s),
+        read,
+        operations,
+        read / figures.read if figures.read else None,
+        operations / figures.multiply if figures.multiply and figures.parameters else None,
+    )
+
+
+def known_rates(name: str) -> GpuRates | None:
+    """Returns the rates of the GPU that nvidia-smi calls `name`, None if the table lacks it."""
+    names = matching_names(name)
+    return GPU_RATES[max(names, key=len)] if names else None

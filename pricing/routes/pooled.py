@@ -1,0 +1,102 @@
+"""Step costs to price with: a worker's own as far as they are fresh, else pooled over workers of its kind.
+
+    ĉ = median + min(1, 2·r/r_max)·(own - median),    r = n/(n + n₀) · exp(-Δ/τ)
+
+r is the trust in a worker's own costs: n steps learned, n₀ = PRIOR_STEPS, Δ seconds since its last step relative to the
+newest step of its kind, τ = COSTS_MEMORY_S. The median is over the workers of its kind with r ≥ r_max/2.
+
+Without this term, costs that are too high would last for ever: the worker gets no requests, runs no steps, and nothing
+corrects them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from msgspec import structs
+
+from pricing.routes.candidate import WorkerKind
+from pricing.step_costs.steps import StepCosts
+
+COSTS_MEMORY_S = 10.0  # time constant, in seconds, of the trust in costs, while another worker of the kind learns
+PRIOR_STEPS = 8.0  # steps after which a worker's costs are half learned, half seed
+COEFFICIENT_NAMES = ("step", "prompt_token", "pair", "sequence", "context_token")
+MAX_WORKERS_IN_MEDIANS = 64
+"""Trusted workers of a kind that its medians are of."""
+POOLS_KEPT_S = 0.25
+"""Seconds for which the pools of many workers are kept: a quarter of the time between two records of a worker."""
+
+
+class CostLearner(Protocol):
+    """A worker that learns the costs of its steps."""
+
+    @property
+    def kind(self) -> WorkerKind: ...
+
+    @property
+    def costs(self) -> StepCosts:
+        """The costs as it has last reported them."""
+
+    @property
+    def learned_at(self) -> float:
+        """Local time, s, when the number of steps behind `costs` last grew."""
+
+
+class CostPool(NamedTuple):
+    """What the workers of one kind have learned."""
+
+    known: bool  # by every worker
+    newest: float  # `learned_at` of the worker that learned last
+    most: float  # largest trust
+    medians: Mapping[str, float]  # of each coefficient, over trusted workers
+
+    def costs_of(self, worker: CostLearner) -> StepCosts:
+        """Returns the costs to price a worker of the kind with. Where no worker has run a step: its own."""
+        share = min(1.0, 2 * _trust(worker, self.newest) / self.most) if self.most else 1.0
+        if share == 1.0:
+            return worker.costs
+        own = worker.costs
+        mixed = {name: others + share * (getattr(own, name) - others) for name, others in self.medians.items()}
+        return structs.replace(own, **mixed)
+
+
+CostPools = Mapping[WorkerKind, CostPool]
+
+
+def cost_pools(workers: Iterable[CostLearner]) -> CostPools:
+    """Returns the pool of each kind."""
+    kinds: dict[WorkerKind, list[CostLearner]] = {}
+    for worker in workers:
+        kinds.setdefault(worker.kind, []).append(worker)
+    return {kind: _pool(same) for kind, same in kinds.items()}
+
+
+def _pool(same: Sequence[CostLearner]) -> CostPool:
+    newest = max([worker.learned_at for worker in same if worker.costs.steps], default=0.0)
+    trusts = [_trust(worker, newest) for worker in same]
+    most = max(trusts)
+    trusted = [worker.costs for worker, trust in zip(same, trusts, strict=True) if trust >= most / 2]
+    some = trusted[:MAX_WORKERS_IN_MEDIANS]
+    medians = {name: median([getattr(costs, name) for costs in some]) for name in COEFFICIENT_NAMES}
+    return CostPool(all([worker.costs.known for worker in same]), newest, most, medians)
+
+
+class KeptPools:
+    """The pools of a gateway's workers. Those of a thousand workers take a millisecond, and are kept for a while."""
+
+    def __init__(self) -> None:
+        self._pools: CostPools = {}
+        self._made_at = float("-inf")  # local time, s
+
+    def of(self, workers: Sequence[CostLearner], priced: Iterable[CostLearner], now: float) -> CostPools:
+        """Returns the pools of `workers`, with the kinds of those that are `priced`."""
+        keeps = len(workers) > MAX_WORKERS_IN_MEDIANS and 0 <= now - self._made_at < POOLS_KEPT_S
+        if not keeps or not all([each.kind in self._pools for each in priced]):
+            self._pools, self._made_at = cost_pools(workers), now
+        return self._pools
+
+
+def _trust(worker: CostLearner, newest: float) -> float:
+    steps = worker.costs.steps
+    return steps / (steps + PRIOR_STEPS) * exp(-max(0.0, newest - worker.learned_at) / COSTS_MEMORY_S)
