@@ -34,12 +34,12 @@ class Work(Struct, frozen=True, array_like=True):
 
     sequence: int  # its id
     start: int
-    token_ids: list[int]
+    token_ids: Sequence[int]
     blocks: tuple[list[int], ...]  # by KV group, a block table long enough for the last position
     sampling: Sampling | None = None  # of the last row; None: it is not sampled
     samples: tuple[int, ...] = (0,)  # numbers of the samples, each drawn once from the same logits
     output_index: int = 0  # of the sampled token in the output; keys its randomness
-    tokens: list[int] | None = None  # the sequence's own list of all known tokens; None unless the
+    tokens: Sequence[int] | None = None  # the sequence's own array of all known tokens; None unless the
     # draw looks back or draft tokens are asked for
     prompt_tokens: int = 0  # leading `tokens` from the client; the others are output
     banned: tuple[int, ...] = ()  # ids that may not be drawn: the output is still too short to end

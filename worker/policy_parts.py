@@ -1,7 +1,7 @@
 """What a role's policy needs of its worker: a clock, the scheduler and its blocks, and a way to the I/O thread."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,7 +42,7 @@ class PolicyParts(NamedTuple):
     blocks: BlockManager
 
 
-def check_tokens(token_ids: list[int], vocab_size: int) -> None:
+def check_tokens(token_ids: Sequence[int], vocab_size: int) -> None:
     """Raises `MessageError` for ids outside the vocabulary, which would fail a whole step."""
     try:
         # An array's maximum takes a third of the time of a list's.

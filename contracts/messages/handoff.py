@@ -42,7 +42,7 @@ class Handoff(Addressed, frozen=True, kw_only=True):
 class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     """Asks for all blocks of a prompt, once for all of its samples.
 
-    The prompt's ids are packed: the engine's thread unpacks them, since that would block an event loop.
+    The prompt's ids are packed, and stay so: making an object of each would block an event loop.
     """
 
     request: Name
@@ -63,7 +63,7 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
         return len(self.ids) // ID_BYTES
 
     def whole_prompt(self) -> Prompt:
-        """Returns the prompt with its ids, in a quarter of a millisecond for each 16,384 of them."""
+        """Returns the prompt with its ids."""
         return structs.replace(self.prompt, token_ids=unpacked(self.ids))
 
     def attempts(self) -> list[AttemptKey]:

@@ -3,10 +3,13 @@
 A long prompt's ids come over the gateway's connection; its job has their digest.
 """
 
+from array import array
+from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
+from contracts.errors import MessageError
 from contracts.ids import AttemptKey, Count, Name
 from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import MessageDecoder
@@ -19,7 +22,7 @@ class Prompt(Struct, frozen=True, array_like=True):
     they are absolute in jobs, and remainders in messages between workers.
     """
 
-    token_ids: list[int]
+    token_ids: Sequence[int]
     prompt_tokens: int  # number of the client's `token_ids`
     salt: Name = ""  # the tenant's: KV is shared only among requests of one salt
     priority: int = 0  # higher numbers are preempted first when KV blocks run out
@@ -31,6 +34,16 @@ class Prompt(Struct, frozen=True, array_like=True):
     def emitted(self) -> int:
         """Number of tokens that earlier attempts emitted, and so the next output index."""
         return len(self.token_ids) - self.prompt_tokens
+
+    def packed(self) -> "Prompt":
+        """Returns this prompt with ids that are C integers: copied, checked and hashed without an object for each.
+
+        Raises `MessageError` for an id that is negative, or beyond 32 bits.
+        """
+        try:
+            return structs.replace(self, token_ids=array("I", self.token_ids))
+        except OverflowError:
+            raise MessageError(f"token ids from {min(self.token_ids)} to {max(self.token_ids)}") from None
 
 
 class Body(Struct, frozen=True, array_like=True):

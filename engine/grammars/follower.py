@@ -6,6 +6,7 @@ at any time: after a preemption, or on another worker, it is rebuilt from the gr
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
@@ -23,10 +24,10 @@ MIN_FOLLOWED_SEQUENCES = 256
 class GrammarFollower:
     """Follows one sequence. Every method raises `GrammarError` if the grammar does not allow the output."""
 
-    def __init__(self, matcher: LLMatcher, tokens: list[int], prompt_tokens: int, end: int) -> None:
+    def __init__(self, matcher: LLMatcher, tokens: Sequence[int], prompt_tokens: int, end: int) -> None:
         """`matcher` is new and owned by the follower. `end` is the token that ends a complete text.
 
-        `tokens` is the sequence's own list, the same object for the sequence's whole life.
+        `tokens` is the sequence's own array, the same object for the sequence's whole life.
         """
         self.matcher = matcher
         self.tokens = tokens
@@ -40,7 +41,7 @@ class GrammarFollower:
 
     def catch_up(self) -> None:
         if self.seen < len(self.tokens):
-            self._consume(self.tokens[self.seen :])
+            self._consume(list(self.tokens[self.seen :]))
 
     def forced(self, drawn: list[int]) -> list[int]:
         """Consumes the sampled tokens `drawn`, and returns them with the tokens that are forced after them.
@@ -99,7 +100,7 @@ class GrammarFollowers:
         self.keep(work.sequence, follower)
         return follower
 
-    def made(self, grammar: str, tokens: list[int], prompt_tokens: int) -> GrammarFollower:
+    def made(self, grammar: str, tokens: Sequence[int], prompt_tokens: int) -> GrammarFollower:
         """Returns a new follower that has consumed all `tokens`. Raises `GrammarError`."""
         follower = GrammarFollower(self._begun(grammar), tokens, prompt_tokens, self._end)
         follower.catch_up()

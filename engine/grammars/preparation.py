@@ -7,7 +7,7 @@ woken when one becomes ready.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -30,7 +30,7 @@ class _Job:
 
     sequence: int  # id
     grammar: str
-    tokens: list[int]  # the sequence's own list, which does not grow meanwhile
+    tokens: Sequence[int]  # the sequence's own array, which does not grow meanwhile
     prompt_tokens: int
     began: float | None  # monotonic s; None: still queued
 
@@ -53,7 +53,7 @@ class Preparation:
         self._failed: dict[int, GrammarError | ModelError] = {}  # by sequence
         self._start()
 
-    def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
+    def ready(self, sequence: int, grammar: str, tokens: Sequence[int], prompt_tokens: int) -> bool:
         """Returns whether a sequence is prepared or has failed; else starts to prepare it."""
         with self._lock:
             if self._problem is not None or sequence in self._failed:

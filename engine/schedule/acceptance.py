@@ -77,7 +77,7 @@ class Acceptance:
         taken, finish = sequence.until_end(sampled)
         before = len(sequence.tokens)
         length = before + len(taken)
-        sequence.tokens += taken
+        sequence.tokens.extend(taken)
         self.output_tokens += len(taken)
         sequence.computed = min(sequence.computed, length - 1)  # draft tokens after the end do not count
         sequence.first_token_at = sequence.first_token_at or now

@@ -164,7 +164,7 @@ class Scheduler:
             raise IllegalMove(f"sequence {sequence.id}, {sequence.state.value}, adopted with tokens of {list(emitted)}")
         before = sequence.limits
         for at, each in enumerate(members):
-            each.tokens += emitted[each.key.sample]
+            each.tokens.extend(emitted[each.key.sample])
             each.limits, each.landing = limits, False
             try:
                 self._admission.set_lengths(each)

@@ -1,5 +1,6 @@
 """One sequence of an engine: its tokens, its planned and computed lengths, and the blocks of its KV."""
 
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -59,7 +60,7 @@ class Sequence:
     due: float = inf  # s, when its first token is due
     sent_block_tokens: int = 0  # tokens of the sender's blocks; 0: as many as here
 
-    tokens: list[int] = field(default_factory=list, init=False)
+    tokens: "array[int]" = field(init=False)  # C integers: copied, hashed and compared without an object for each
     prompt_tokens: int = field(default=0, init=False)  # leading `tokens` from the client
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
@@ -99,7 +100,7 @@ class Sequence:
     first_token_at: float = field(default=0.0, init=False)  # s, when this engine sampled this attempt's first token
 
     def __post_init__(self) -> None:
-        self.tokens, self.prompt_tokens = list(self.prompt.token_ids), self.prompt.prompt_tokens
+        self.tokens, self.prompt_tokens = array("I", self.prompt.token_ids), self.prompt.prompt_tokens
         if not 1 <= self.prompt_tokens <= len(self.tokens):
             raise MessageError(
                 f"request {self.key.request}: prompt of {self.prompt_tokens} tokens in {len(self.tokens)} token ids"
@@ -142,7 +143,7 @@ class Sequence:
         top = self.sampling.prompt_logprobs
         if top is None or first >= behind or not self.wants_prompt_scores:
             return None
-        return PromptRows(first - start, self.tokens[first + 1 : behind + 1], top)
+        return PromptRows(first - start, self.tokens[first + 1 : behind + 1].tolist(), top)
 
     def keep_prompt_scores(self, scores: Scores) -> None:
         self.prompt_scores.append(scores)

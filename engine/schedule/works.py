@@ -1,5 +1,6 @@
 """Plans the computation of each sequence in a step: next tokens of decodes, chunks of prompts, and draft tokens."""
 
+from collections.abc import Sequence as Tokens
 from typing import NamedTuple
 
 from engine.plan import NO_PROPOSAL, PENDING_TOKEN, Proposal, Work
@@ -119,6 +120,9 @@ class Works:
         if sequence.branches:
             samples += tuple(branch.key.sample for branch in sequence.branches)
         sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
+        token_ids: Tokens[int] = sequence.tokens[start:end] or [PENDING_TOKEN]
+        if proposed:
+            token_ids = [*sequence.tokens[start:end], *proposed]
         propose = 0
         if sampled and self._speculation is not None and self._speculation.in_engine:
             propose = self._speculation.wanted(sequence, len(proposed))
@@ -128,7 +132,7 @@ class Works:
         work = Work(
             sequence=sequence.id,
             start=start,
-            token_ids=[*sequence.tokens[start:end], *proposed] or [PENDING_TOKEN],
+            token_ids=token_ids,
             blocks=sequence.blocks,
             sampling=sampling if sampled else None,
             samples=samples,

@@ -132,7 +132,7 @@ class LoadAccount(Generic[Known]):
         """Counts an answer's blocks as cached by its decode worker: its client may continue from it at once."""
         worker = self._workers.get(sample.route.decode)
         if worker is not None and sample.admitted.keys and sample.length <= MAX_HASHED_TOKENS:
-            prompt = structs.replace(sample.prompt, token_ids=sample.prompt.token_ids + sample.tokens[:-1])
+            prompt = structs.replace(sample.prompt, token_ids=[*sample.prompt.token_ids, *sample.tokens[:-1]])
             self._expect_blocks(worker, prompt_keys(prompt, [worker.record.block_tokens]))
 
     def _uncount(self, sample: Sample, workers: set[str], attempt: Attempt | None) -> None:

@@ -98,7 +98,7 @@ class Request:
             return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
         return DecodeJob(**shared)
 
-    def piece(self, attempt: int, first: int) -> list[int] | None:
+    def piece(self, attempt: int, first: int) -> Sequence[int] | None:
         """Returns prompt ids from index `first` for the worker of an attempt; None if it needs none."""
         for sample in self.samples:
             trying = sample.attempt

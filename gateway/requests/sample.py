@@ -5,6 +5,7 @@ first. A failed attempt may be followed by another one on other workers, which c
 """
 
 import enum
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -186,10 +187,11 @@ class Sample:
     def length(self) -> int:
         return len(self.prompt.token_ids) + len(self.tokens)
 
-    def ids(self, first: int, end: int) -> list[int]:
-        prompt = self.prompt.token_ids
-        behind = len(prompt)
-        return prompt[first:end] + self.tokens[max(0, first - behind) : max(0, end - behind)]
+    def ids(self, first: int, end: int) -> Sequence[int]:
+        """Returns ids of the prompt and of the emitted tokens behind it."""
+        prompt, behind = self.prompt.token_ids[first:end], len(self.prompt.token_ids)
+        emitted = self.tokens[max(0, first - behind) : max(0, end - behind)]
+        return [*prompt, *emitted] if emitted else prompt
 
     # news from workers --------------------------------------------------------------------------------------------
 

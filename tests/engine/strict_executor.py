@@ -82,7 +82,7 @@ class StrictExecutor:
         self._contexts: dict[int, list[int]] = {}  # tokens of each sequence that were computed
         self._sampled: dict[int, int] = {}  # by the step before
         self.salts: dict[int, str] = {}  # by sequence
-        self.known: dict[int, list[int]] = {}  # by sequence: what the host knows when it is launched
+        self.known: dict[int, Tokens[int]] = {}  # by sequence: what the host knows when it is launched
         self.fail: set[int] = set()  # sequences whose next sampled row is not finite
         self.refuse: set[int] = set()  # sequences whose grammar cannot be compiled
         self.in_flight = 0  # steps that were launched and not collected
@@ -212,7 +212,7 @@ class StrictExecutor:
         """The tokens before a work's own, some of which this executor may never have computed for that sequence."""
         known = self.known[work.sequence]
         assert work.start < len(known)
-        return known[: work.start]
+        return list(known[: work.start])
 
     def _place(self, group: int, blocks: tuple[list[int], ...], position: int) -> Place:
         """Where the KV of a position is, in a group."""

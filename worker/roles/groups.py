@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+from msgspec import structs
+
 from contracts.errors import MessageError
 from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted, Stages
@@ -76,6 +78,7 @@ class SequenceGroups(ABC, Generic[Group]):
             self._refuse(keys, REASON_NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
             return []
         try:
+            job = structs.replace(job, prompt=job.prompt.packed())
             check_tokens(job.prompt.token_ids, self._vocab_size)
             return [Sequence.of_job(job, key, hand_off=hand_off) for key in keys]
         except MessageError as error:

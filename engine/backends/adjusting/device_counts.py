@@ -26,7 +26,7 @@ class Row(NamedTuple):
     """Contents of a row of the table."""
 
     number: int
-    text: list[int]  # the sequence's own list; another list is another text
+    text: Sequence[int]  # the sequence's own array; another array is another text
     counted: int  # leading tokens that are counted; a pending token may be the last of them
 
 

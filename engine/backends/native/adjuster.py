@@ -27,7 +27,7 @@ _ROW_CHANGE_STRUCT = struct.Struct("=qqqqQQQQQQddd")
 class CountedText(NamedTuple):
     """Token counts of a text, and how much of it they include."""
 
-    text: list[int]  # the sequence's own list; another list is another text
+    text: Sequence[int]  # the sequence's own array; another array is another text
     tokens: int  # number of leading tokens counted
     counts: TokenCounts
 

@@ -21,7 +21,7 @@ from engine.speculation.verify.verification import common_prefix
 class _Text:
     """Draft-model KV of one sequence."""
 
-    tokens: list[int]  # the sequence's own list; another list is another text
+    tokens: Sequence[int]  # the sequence's own array; another array is another text
     keys: list[int] = field(default_factory=list)  # of its whole blocks
     held: int = 0  # leading tokens with KV
     ahead: Sequence[int] = ()  # further draft tokens, also with KV
@@ -39,7 +39,7 @@ class HeldKV:
         self._texts: Recent[_Text] = Recent()
         self._changes = 0  # number of marks that changed to another text
 
-    def held(self, sequence: int, tokens: list[int], came: Sequence[int], table: list[int]) -> int:
+    def held(self, sequence: int, tokens: Sequence[int], came: Sequence[int], table: list[int]) -> int:
         """Returns how many leading tokens of a sequence have draft KV in the blocks of its `table`.
 
         Its text is `tokens` followed by the newly sampled `came`; the last token is never counted.

@@ -1,5 +1,6 @@
 """The interface of proposers at planning time, and the proposer that forwards the executor's draft tokens."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from contracts.messages.job import Prompt
@@ -12,11 +13,14 @@ class DraftedSequence(Protocol):
 
     id: int
     prompt: Prompt
-    tokens: list[int]  # all known tokens, the prompt first
     prompt_tokens: int
     plan_length: int  # tokens at which planning for the sequence stops
     suffixes: Suffixes | None  # index of its text; None: not made yet
     proposed: Proposal  # by the executor's proposer, for the next step
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All known tokens, the prompt first."""
 
 
 class Proposer(Protocol):

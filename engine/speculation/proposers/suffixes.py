@@ -108,9 +108,9 @@ class Suffixes:
         self._indexed = stop - 1
 
 
-def continued(tokens: list[int], place: int, most: int) -> list[int]:
+def continued(tokens: Text, place: int, most: int) -> list[int]:
     """Returns the `most` tokens from `place` on; at the end of the text it continues as a cycle."""
-    found = tokens[place : place + most]
+    found = list(tokens[place : place + most])
     period = len(found)
     while len(found) < most:
         found.append(found[len(found) - period])

@@ -1,4 +1,4 @@
-"""A long prompt's ids cross an event loop as bytes, and become numbers in pieces: counted, not timed."""
+"""A long prompt's ids cross an event loop as bytes, packed in pieces, and stay packed: counted, not timed."""
 
 import sys
 from array import array
@@ -42,11 +42,12 @@ def test_whoever_receives_an_open_makes_no_number_of_its_ids() -> None:
     made = sys.getallocatedblocks() - before
     assert isinstance(message, Open) and message.tokens == len(LONG)
     assert made < 100, "a number of each id would be as many blocks of memory"
-    assert message.whole_prompt() == Prompt(LONG, len(LONG), salt="0a" * 16, priority=3)
+    assert message.whole_prompt() == Prompt(array("I", LONG), len(LONG), salt="0a" * 16, priority=3)
+    assert sys.getallocatedblocks() - before < 100, "… also where its prompt is used"
 
 
 @pytest.mark.parametrize("count", [0, 1, IDS_PER_PIECE, IDS_PER_PIECE + 1, 65_536])
-def test_ids_are_packed_and_unpacked_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_packed_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def counted(form: str, values: Iterable[int] | bytes) -> "array[int]":
@@ -56,5 +57,5 @@ def test_ids_are_packed_and_unpacked_in_pieces(count: int, monkeypatch: pytest.M
 
     monkeypatch.setattr(packed_ids, "array", counted)
     data = packed(LONG[:count])
-    assert data == array("i", LONG[:count]).tobytes() and unpacked(data) == LONG[:count]
-    assert sum(sizes) == 2 * count and max(sizes, default=0) <= IDS_PER_PIECE
+    assert data == array("i", LONG[:count]).tobytes() and sum(sizes) == count and max(sizes, default=0) <= IDS_PER_PIECE
+    assert unpacked(data).tolist() == LONG[:count]

@@ -354,7 +354,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         except CapacityError:
             assert sequence.state is SequenceState.LANDING
             for each in living:
-                assert each.tokens == self.emitted[each.id]
+                assert each.tokens.tolist() == self.emitted[each.id]
                 self.cancel_one(each)
             return
         assert (sequence.state is SequenceState.ENDED) == sequence.abandoned
@@ -400,7 +400,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def hand_over_one(self, sequence: Sequence, sending: bool) -> None:
         """Accepted: the sequence is released here, perhaps while a transport still reads its blocks."""
-        known = sequence.tokens[: sequence.computed]
+        known = sequence.tokens[: sequence.computed].tolist()
         self.executor.expect(known, sequence.blocks, sequence.prompt.salt)
         if sending:
             self.io.append((sequence.prompt.salt, known, sequence.blocks))
@@ -445,7 +445,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def tokens_are_those_of_a_lone_run(self) -> None:
         for sequence in getattr(self, "all", []):
             emitted, expected = self.emitted[sequence.id], self.expected[sequence.id]
-            assert emitted == sequence.tokens == expected[: len(emitted)]
+            assert emitted == sequence.tokens.tolist() == expected[: len(emitted)]
             if sequence.id in self.finished:
                 assert emitted == expected
                 assert (emitted[-1] == STOP) >= (self.finished[sequence.id] == "stop")

@@ -1,5 +1,7 @@
 """Scheduler: samples of one prompt, what others have computed, and who gives way, each rule as one small case."""
 
+from array import array
+
 import pytest
 
 from contracts.ids import AttemptKey
@@ -33,7 +35,7 @@ def test_samples_share_their_prompt_s_blocks_and_copy_only_the_last() -> None:
     before = members[0].blocks[0][2]
     assert not engine.take_moves()
     plan = planned(engine)
-    assert [(work.start, work.token_ids, work.samples) for work in plan.works] == [
+    assert [(work.start, list(work.token_ids), work.samples) for work in plan.works] == [
         (10, [11 + number], (number,)) for number in range(4)
     ]
     last = [each.blocks[0][2] for each in members]
@@ -117,7 +119,7 @@ def test_what_follows_a_known_prompt_is_known_too() -> None:
         while busy(engine):
             step(engine, token)
     following = job(8, 8, salt="same")
-    following.tokens = list(one.tokens)
+    following.tokens = one.tokens[:]
     engine.add(following)
     assert step(engine) == [(3, 12, 2)]
 
@@ -222,7 +224,7 @@ def test_when_a_shared_prompt_does_not_land_the_next_that_waited_for_it_lands() 
 def test_a_short_common_beginning_keeps_nobody_waiting() -> None:
     engine = scheduler(block_count=40)
     first, second = (job(40, landing=True, salt="a") for _ in range(2))
-    second.tokens[8:] = [1] * 32  # two blocks of ten are the same
+    second.tokens[8:] = array("I", [1] * 32)  # two blocks of ten are the same
     added(engine, first, second)
     engine.plan(1.0)
     assert engine.take_admitted() == [first, second]

@@ -134,7 +134,7 @@ def test_what_lands_gets_no_block_that_a_step_under_way_still_reads() -> None:
             executor.land(landing.tokens, landing.blocks, "b", landing.held_blocks)
         if plan is None or executor.in_flight == 2:
             engine.apply(executor.collect(), 2.0)
-    assert landed and runner.tokens == reference(list(range(100, 134)), 34, runner.sampling, 0, 54, False)
+    assert landed and runner.tokens.tolist() == reference(list(range(100, 134)), 34, runner.sampling, 0, 54, False)
 
 
 def test_a_landing_prompt_takes_its_windows_only() -> None:

@@ -54,7 +54,7 @@ def test_a_handoff_that_can_never_fit_is_refused() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     bench, policy = decode_worker()
-    for bad in (opened(prompt_tokens=0), opened(token_ids=[-1] * 10)):
+    for bad in (opened(prompt_tokens=0), opened(token_ids=[10**6] * 10)):
         policy.receive(RoomWanted(KEY, bad, (0,)), 1.0)
         assert bench.heard(RoomRefused)[0].reason == "malformed"
     policy.receive(wanted(0), 1.0)

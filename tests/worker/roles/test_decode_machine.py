@@ -191,7 +191,7 @@ class DecodeMachine(PolicyMachine):
         living = [each for each in self.keys(handoff) if self.dead.get(each, 0) < message.attempt]
         handoff.begun = [each for each in living if each.sample in branches]
         for each in handoff.begun:
-            tokens = prompt.token_ids + branches[each.sample]
+            tokens = [*prompt.token_ids, *branches[each.sample]]
             attempt = AttemptKey(each.request, each.sample, message.attempt)
             self.ends.accept(attempt, tokens, prompt.prompt_tokens, request.sampling, request.limits)
         commit = committed(

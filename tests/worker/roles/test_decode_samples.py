@@ -53,7 +53,7 @@ def test_all_samples_land_together_and_end_one_by_one() -> None:
     begun = [(event.emitted.key.sample, event.emitted.token_ids) for event in bench.heard(Begin)]
     assert begun == [(0, [3]), (1, [4]), (2, [5])]
     plan = bench.step(policy)
-    assert plan is not None and [work.token_ids for work in plan.works] == [[3], [4], [5]]
+    assert plan is not None and [list(work.token_ids) for work in plan.works] == [[3], [4], [5]]
     assert bench.blocks.used_count == 5, "two whole blocks for all, and one for each"
     bench.executor = Sevens({1: 9})
     bench.step(policy)

@@ -100,7 +100,7 @@ class PrefillMachine(PolicyMachine):
         made = job(
             number,
             peer=first.decode_epoch,
-            token_ids=first.prompt.token_ids + emitted,
+            token_ids=[*first.prompt.token_ids, *emitted],
             prompt_tokens=first.prompt.prompt_tokens,
             samples=(key.sample,),
             limits=first.limits,
