@@ -105,6 +105,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Returns the smallest value that at least `share` of the values do not exceed (nearest rank); 0 for none."""
     if not values:
         return 0.0
-    ordered = sorted(values)
-    rank = max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)
-    return ordered[min(rank, len(ordered) - 1)]
+    return sorted(values)[nearest_rank(share, len(values))]
+
+
+def nearest_rank(share: float, count: int) -> int:
+    """Returns the place, from 0 on, of a share among `count` ordered values (nearest rank); `share` in thousandths."""
+    return min(max(0, -(-int(share * 1000) * count // 1000) - 1), max(0, count - 1))

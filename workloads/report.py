@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from statistics import fmean
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from contracts.slo import SLO, Timings, percentile
+from contracts.slo import SLO
+from workloads.figures import LoadFigures
+from workloads.log_counts import LogCounts
 from workloads.outcome import RequestOutcome
 
 REPORT_FORM = 1
@@ -17,7 +18,7 @@ CONFIDENCE_Z = 1.96
 
 
 class Percentiles(Struct, frozen=True):
-    """Mean and percentiles (nearest rank) of a figure; zeros if nothing was measured."""
+    """Mean and percentiles (nearest rank, within `RELATIVE_ERROR`) of a figure; zeros if nothing was measured."""
 
     mean: float = 0.0
     p50: float = 0.0
@@ -69,7 +70,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def make_report(
-    outcomes: Sequence[RequestOutcome],
+    outcomes: Iterable[RequestOutcome],
     slo: SLO,
     *,
     server: str,
@@ -78,41 +79,44 @@ def make_report(
     interrupted: bool = False,
 ) -> Report:
     """Sums up the outcomes of a load whose first request was due at 0 s."""
-    answered = [(each, each.timings) for each in outcomes if each.timings is not None]
-    timings = [timings for _, timings in answered]
-    seconds = max((each.ended_s for each in outcomes), default=0.0) or 1.0
-    prompt_tokens = sum(each.prompt_tokens for each, _ in answered)
+    figures = LoadFigures(slo=slo)
+    for each in outcomes:
+        figures.add(each)
+    return report_of(figures, server=server, model=model, load=load, interrupted=interrupted)
+
+
+def report_of(
+    figures: LoadFigures, *, server: str, model: str, load: dict[str, str], interrupted: bool = False
+) -> Report:
+    """Returns the report of what was summed up so far."""
+    seconds = figures.ended_s or 1.0
     return Report(
         server=server,
         model=model,
         load=load,
-        slo=slo,
+        slo=figures.slo,
         seconds=seconds,
         interrupted=interrupted,
-        requests=len(outcomes),
-        answered=len(answered),
-        good=(good := sum(slo.met_by(each) for each in timings)),
-        missed=_missed(timings, slo),
-        errors=dict(Counter(each.error for each in outcomes if each.error).most_common()),
-        requests_per_s=len(answered) / seconds,
-        goodput_per_s=good / seconds,
-        output_tokens_per_s=sum(each.output_tokens for each in timings) / seconds,
-        prompt_tokens_per_s=prompt_tokens / seconds,
-        cached_share=sum(each.cached_tokens for each, _ in answered) / prompt_tokens if prompt_tokens else 0.0,
-        ttft_ms=percentiles(each.ttft_ms for each in timings),
-        tpot_ms=percentiles(each.tpot_ms() for each in timings if each.output_tokens > 1),
-        itl_ms=percentiles(gap for each, _ in answered for gap in each.gaps_ms),
-        e2e_ms=percentiles(each.e2e_ms for each in timings),
-        late_ms=percentiles(1000 * (each.sent_s - each.due_s) for each in outcomes),
+        requests=figures.requests,
+        answered=figures.answered,
+        good=figures.good,
+        missed=Missed(*(figures.missed.get(which, 0) for which in Missed.__struct_fields__)),
+        errors=dict(Counter(figures.errors).most_common()),
+        requests_per_s=figures.answered / seconds,
+        goodput_per_s=figures.good / seconds,
+        output_tokens_per_s=figures.output_tokens / seconds,
+        prompt_tokens_per_s=figures.prompt_tokens / seconds,
+        cached_share=figures.cached_tokens / figures.prompt_tokens if figures.prompt_tokens else 0.0,
+        ttft_ms=percentiles(figures.ttft_ms),
+        tpot_ms=percentiles(figures.tpot_ms),
+        itl_ms=percentiles(figures.itl_ms),
+        e2e_ms=percentiles(figures.e2e_ms),
+        late_ms=percentiles(figures.late_ms),
     )
 
 
-def percentiles(values: Iterable[float]) -> Percentiles:
-    shown = sorted(values)
-    if not shown:
-        return Percentiles()
-    p50, p90, p95, p99 = (percentile(shown, share) for share in (0.5, 0.9, 0.95, 0.99))
-    return Percentiles(fmean(shown), p50, p90, p95, p99, shown[-1])
+def percentiles(values: LogCounts) -> Percentiles:
+    return Percentiles(values.mean, *values.percentiles(0.5, 0.9, 0.95, 0.99), values.largest)
 
 
 def share_interval(good: int, requests: int) -> tuple[float, float]:
@@ -123,8 +127,3 @@ def share_interval(good: int, requests: int) -> tuple[float, float]:
     middle = (share + z2 / (2 * requests)) / (1 + z2 / requests)
     half = CONFIDENCE_Z / (1 + z2 / requests) * math.sqrt(share * (1 - share) / requests + z2 / (4 * requests**2))
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def _missed(timings: Iterable[Timings], slo: SLO) -> Missed:
-    late = Counter((each.ttft_ms > slo.ttft_ms, each.tpot_ms() > slo.tpot_ms) for each in timings)
-    return Missed(late[True, False], late[False, True], late[True, True])

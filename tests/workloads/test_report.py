@@ -5,7 +5,8 @@ import pytest
 
 from contracts.slo import SLO, Timings
 from workloads.outcome import RequestOutcome
-from workloads.report import Missed, Percentiles, Report, make_report, percentiles, share_interval
+from workloads.figures import MAX_ERRORS_NAMED, OTHER_ERRORS, LoadFigures
+from workloads.report import Missed, Percentiles, Report, make_report, share_interval
 from workloads.table import comparison, table
 
 OUTCOMES = [
@@ -31,9 +32,11 @@ def test_counts_and_rates() -> None:
     assert made.late_ms.max == pytest.approx(10.0)
 
 
-def test_a_spread_is_of_the_nearest_ranks() -> None:
-    assert percentiles(float(n) for n in range(1, 101)) == Percentiles(50.5, 50.0, 90.0, 95.0, 99.0, 100.0)
-    assert percentiles([]) == Percentiles()
+def test_many_different_errors_are_counted_together() -> None:
+    figures = LoadFigures(slo=SLO(2000.0, 100.0))
+    for number in range(2 * MAX_ERRORS_NAMED):
+        figures.add(RequestOutcome(0.0, 0.0, 1.0, error=f"status 500: request {number}"))
+    assert len(figures.errors) == MAX_ERRORS_NAMED + 1 and figures.errors[OTHER_ERRORS] == MAX_ERRORS_NAMED
 
 
 def test_json_is_read_as_it_was_written() -> None:

@@ -1,0 +1,61 @@
+"""Sums of a load's outcomes in bounded memory, whether they are measured or simulated."""
+
+from msgspec import Struct, field
+
+from contracts.slo import SLO, Objective
+from workloads.log_counts import LogCounts
+from workloads.outcome import RequestOutcome
+
+MAX_ERRORS_NAMED = 100
+"""Different errors that are counted by their texts; others are counted together."""
+OTHER_ERRORS = "other errors"
+
+
+class LoadFigures(Struct, kw_only=True):
+    """Sums of the requests that have ended, of which none is kept. `ended_s`: when the last of them did."""
+
+    slo: SLO
+    ended_s: float = 0.0
+    requests: int = 0
+    answered: int = 0
+    good: int = 0
+    missed: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    ttft_ms: LogCounts = field(default_factory=LogCounts)
+    tpot_ms: LogCounts = field(default_factory=LogCounts)
+    itl_ms: LogCounts = field(default_factory=LogCounts)
+    e2e_ms: LogCounts = field(default_factory=LogCounts)
+    late_ms: LogCounts = field(default_factory=LogCounts)
+
+    def add(self, outcome: RequestOutcome) -> None:
+        """Adds a request that has ended."""
+        self.requests += 1
+        self.ended_s = max(self.ended_s, outcome.ended_s)
+        self.late_ms.add(max(0.0, 1000 * (outcome.sent_s - outcome.due_s)))
+        if outcome.error:
+            self._failed(outcome.error)
+        timings = outcome.timings
+        if timings is None:
+            return
+        self.answered += 1
+        tpot_ms = timings.tpot_ms()
+        missed = Objective(self.slo.ttft_ms, self.slo.tpot_ms).missed(timings.ttft_ms, tpot_ms)
+        if missed == "none":
+            self.good += 1
+        else:
+            self.missed[missed] = self.missed.get(missed, 0) + 1
+        self.output_tokens += timings.output_tokens
+        self.prompt_tokens += outcome.prompt_tokens
+        self.cached_tokens += outcome.cached_tokens
+        self.ttft_ms.add(timings.ttft_ms)
+        if timings.output_tokens > 1:
+            self.tpot_ms.add(tpot_ms)
+        self.itl_ms.add_all(outcome.gaps_ms)
+        self.e2e_ms.add(timings.e2e_ms)
+
+    def _failed(self, error: str) -> None:
+        named = error if error in self.errors or len(self.errors) < MAX_ERRORS_NAMED else OTHER_ERRORS
+        self.errors[named] = self.errors.get(named, 0) + 1
