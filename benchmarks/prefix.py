@@ -35,7 +35,7 @@ from infra.redis.records import WorkerRecord
 from launcher.bench.connections import LoadConnections
 from launcher.bench.machine import machine
 from launcher.bench.sender import connections_to
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 
 SAMPLE_INTERVAL_S = 0.25
 SETTLE_TIMEOUT_S = 120.0

@@ -31,7 +31,7 @@ from infra.cli import parse_or_exit
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from workloads.goodput import MIN_GOOD_SHARE, Trial, best, search
 

@@ -6,26 +6,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from launcher.bench.bench import bench
-from launcher.chat import chat
-from launcher.compose import compose
-from launcher.down import down
-from launcher.key import key
-from launcher.logs import logs
-from launcher.manifests import print_manifests
-from launcher.models import models
-from launcher.operators import operators
+from launcher.commands.chat import chat
+from launcher.commands.down import down
+from launcher.commands.key import key
+from launcher.commands.logs import logs
+from launcher.commands.manifests import print_manifests
+from launcher.commands.models import models
+from launcher.commands.operators import operators
+from launcher.commands.pull import pull
+from launcher.commands.restart import restart
+from launcher.commands.run_service import run_service
+from launcher.commands.run_tests import run_tests
+from launcher.commands.show_config import show_config
+from launcher.commands.status import status
+from launcher.commands.unit import unit
+from launcher.commands.up import up
+from launcher.containers.compose import compose
 from launcher.options import ROOT
-from launcher.plan import plan
-from launcher.pull import pull
+from launcher.planning.plan import plan
 from launcher.ray_process import ON_RAY, hand_over
-from launcher.restart import restart
-from launcher.run_service import run_service
-from launcher.run_tests import run_tests
-from launcher.show_config import show_config
-from launcher.simulate import simulate
-from launcher.status import status
-from launcher.unit import unit
-from launcher.up import up
+from launcher.simulating.simulate import simulate
 from launcher.words import answer
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

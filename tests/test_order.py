@@ -8,7 +8,7 @@ from tests.order import LONGEST_FILES, ROOT, SYSTEM_ROOMS, may_match, mixed
 @pytest.mark.parametrize(
     ("word", "path", "wanted"),
     [
-        ("launcher", "launcher/test_up.py", True),
+        ("launcher", "launcher/commands/test_up.py", True),
         ("launcher", "test_docs.py", True),
         ("launcher", "e2e/test_ray.py", False),
         ("ray", "e2e/test_ray.py", True),

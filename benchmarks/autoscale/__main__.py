@@ -17,7 +17,7 @@ from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from launcher.autoscale.policy import ScalingInput
 from launcher.autoscale.rules import parse_rules
-from launcher.simulate import SimulateConfig, simulated_deployment
+from launcher.simulating.simulate import SimulateConfig, simulated_deployment
 from launcher.stages import StageDisplay
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation

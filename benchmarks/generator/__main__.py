@@ -27,7 +27,7 @@ from contracts.errors import BatonError
 from contracts.slo import percentile
 from launcher.bench.machine import machine
 from launcher.bench.sender import Sender, connections_to
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from workloads.outcome import RequestOutcome
 from workloads.request import PlannedRequest, Span, TimedRequest

@@ -27,7 +27,7 @@ from contracts.errors import GatewayError
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 
 FIGURE_NAMES = ("TTFT p50 ms", "TTFT p90 ms", "TPOT p50 ms", "TPOT p90 ms", "goodput/s", "output tokens/s")

@@ -27,8 +27,8 @@ from infra.config.engine import EngineOptions
 from launcher.bench.calibration import calibrate
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
-from launcher.endpoint import ClientEndpoint
-from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.instance.endpoint import ClientEndpoint
+from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
 from pricing.step_costs.steps import StepCosts
 from simulation.simulation import DeploymentSimulation

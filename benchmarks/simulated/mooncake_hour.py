@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from benchmarks.models.shapes import write_config
-from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
 from simulation.simulation import DeploymentSimulation
 from workloads.table import table
 from workloads.trace import MOONCAKE_BLOCK_TOKENS, MooncakeRow

@@ -30,7 +30,7 @@ from gateway.reports.predictions import Predicted
 from launcher.bench.calibration import calibrate
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
-from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
 from pricing.step_costs.steps import StepWork
 from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice

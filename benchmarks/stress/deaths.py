@@ -31,12 +31,12 @@ from infra.network.sealing import new_secret
 from infra.process.status import read_status
 from infra.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
-from launcher.host.log_file import LogFile
 from launcher.host.process import READY_STAGE, Process, answers
 from launcher.host.processes import Processes, described, environment
 from launcher.host.redis_server import redis_service
 from launcher.host.signals import Signals
 from launcher.host.supervisor import Supervisor
+from launcher.instance.log_file import LogFile
 from launcher.options import ROOT, UpConfig
 from launcher.stages import StageDisplay
 

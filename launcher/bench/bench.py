@@ -22,7 +22,7 @@ from launcher.bench.rates import (
     write_report,
 )
 from launcher.bench.run import BenchRun
-from launcher.endpoint import ClientEndpoint, endpoint_of, running_instance
+from launcher.instance.endpoint import ClientEndpoint, endpoint_of, running_instance
 from launcher.stages import StageDisplay
 from workloads.goodput import Trial
 from workloads.report import REPORT_FORM, Report

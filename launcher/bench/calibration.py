@@ -15,7 +15,7 @@ from contracts.slo import Timings
 from infra.redis.records import Role, WorkerRecord
 from launcher.bench.options import BenchConfig
 from launcher.bench.sender import Sender, connections_to
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from pricing.routes.pooled import COEFFICIENT_NAMES
 from pricing.step_costs.steps import StepCosts, pairs_of
 from workloads.lengths import Lengths

@@ -19,7 +19,7 @@ from msgspec import Struct
 from contracts.errors import GatewayError
 from infra.process.tasks import child
 from launcher.bench.sender import Sender, connections_to
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from launcher.options import ROOT
 from workloads.outcome import RequestOutcome
 from workloads.request import TimedRequest

@@ -19,7 +19,7 @@ from launcher.bench.parts import LoadPart, processes_for, send_in_parts
 from launcher.bench.rates import trial_seconds
 from launcher.bench.run_mark import marked
 from launcher.bench.sender import Sender, connections_to
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from workloads.goodput import Trial
 from workloads.outcome import RequestOutcome

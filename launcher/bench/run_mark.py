@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from contracts.errors import GatewayError
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 
 PATH = "/load_runs"
 MAX_WAIT_S = 2.0

@@ -20,7 +20,7 @@ from infra.network.tls import trusting
 from infra.process.ending import end
 from infra.process.tasks import child
 from launcher.bench.connections import LoadConnections
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from workloads.outcome import RequestOutcome
 from workloads.request import PlannedRequest, TimedRequest
 

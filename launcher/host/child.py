@@ -10,9 +10,9 @@ from pathlib import Path
 from contracts.kinds import LogFormat
 from infra.process.dying import die_with
 from infra.process.memory import out_of_memory_kills
-from launcher.host.log_file import Log
 from launcher.host.process import Process
-from launcher.host.service_lines import ERROR_PREFIX, ServiceLines
+from launcher.instance.log_file import Log
+from launcher.instance.service_lines import ERROR_PREFIX, ServiceLines
 
 PIPE_BYTES = 65536  # capacity of a pipe
 MAX_READS_PER_PUMP = 16  # so that a child with much output does not block the loop

@@ -11,7 +11,7 @@ from contracts.ids import new_epoch
 from infra.config.engine import EngineOptions
 from infra.network.listening import http_url
 from launcher.deployment import SERVICE_ENVIRONMENT, WORKERS, Deployment, Locations, Service, command, describe
-from launcher.host.gpus import USABLE_MEMORY_SHARE, placements
+from launcher.devices.gpus import USABLE_MEMORY_SHARE, placements
 from launcher.host.idle_unload import IdleWatch
 from launcher.host.process import Process, watch_both, watch_http, watch_status_file
 from launcher.options import UpConfig

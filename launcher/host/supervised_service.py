@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from launcher.host.child import Child
-from launcher.host.instances import ServiceState
 from launcher.host.process import READY_STAGE, Process
 from launcher.host.pulse import Pulse
+from launcher.instance.instances import ServiceState
 
 FIRST_RESTART_DELAY_S = 1.0  # after an early death; doubled by each further early death
 MAX_RESTART_DELAY_S = 30.0

@@ -13,13 +13,13 @@ from contracts.kinds import LogFormat
 from infra.process.supervised_life import SupervisedLife
 from launcher.host.child import Child
 from launcher.host.idle_unload import IdleWatch, ModelState
-from launcher.host.instances import ServiceState
-from launcher.host.log_file import Log
 from launcher.host.process import FAILED_STAGE, READY_STAGE, Process
 from launcher.host.pulse import Pulse
-from launcher.host.service_lines import ServiceLines
 from launcher.host.signals import Signals
 from launcher.host.supervised_service import MIN_LIFE_S, SupervisedService, restart_delay
+from launcher.instance.instances import ServiceState
+from launcher.instance.log_file import Log
+from launcher.instance.service_lines import ServiceLines
 from launcher.stages import StageDisplay
 
 START_POLL_S = 0.05

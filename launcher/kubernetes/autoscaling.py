@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from contracts.slo import parse_objective
 from infra.config.gateway import GatewayConfig
+from launcher.containers.yaml_text import Value, as_yaml
 from launcher.deployment import WORKERS, Role, Service
 from launcher.kubernetes.names import metadata, name_of
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.quantities import decimal
-from launcher.yaml_text import Value, as_yaml
 
 OBJECTIVE_SHARE = 0.5
 """A worker is added when the predicted latency exceeds this share of the objective: it starts before a miss."""

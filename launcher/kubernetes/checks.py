@@ -13,7 +13,7 @@ from infra.config.speculation import proposing
 from infra.keys.key_ring import KeyRing
 from infra.network.tls import certificate
 from infra.redis.clients import connect_blocking, redacted
-from launcher.container import MODELS_DIRECTORY
+from launcher.containers.container import MODELS_DIRECTORY
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import DEMO_MODEL, DEMO_NAME
 

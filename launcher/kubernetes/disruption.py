@@ -1,9 +1,9 @@
 """Makes the PodDisruptionBudgets: draining nodes removes at most one pod of each service at a time."""
 
+from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
 from launcher.kubernetes.names import metadata, selector
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.yaml_text import Value
 
 
 def disruption_budget(config: ManifestsConfig, service: Service) -> Value:

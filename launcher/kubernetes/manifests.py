@@ -1,5 +1,6 @@
 """Collects all manifests of a deployment, in the order in which they should be applied."""
 
+from launcher.containers.yaml_text import Value
 from launcher.deployment import WORKERS
 from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
 from launcher.kubernetes.disruption import disruption_budget
@@ -13,7 +14,6 @@ from launcher.kubernetes.secrets import Secrets, config_map, secrets
 from launcher.kubernetes.services import service_of
 from launcher.kubernetes.storage import models_claim
 from launcher.kubernetes.workloads import deployment
-from launcher.yaml_text import Value
 
 
 def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:

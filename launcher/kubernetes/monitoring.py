@@ -2,10 +2,10 @@
 
 import yaml
 
+from launcher.containers.yaml_text import Value
 from launcher.kubernetes.names import metadata, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import MONITORING_DIRECTORY
-from launcher.yaml_text import Value
 
 SCRAPE_INTERVAL = "15s"
 OPERATOR_API = "monitoring.coreos.com/v1"

@@ -1,8 +1,8 @@
 """Names and labels the objects; selectors use a subset of the labels."""
 
 from contracts.version import BATON_VERSION
+from launcher.containers.yaml_text import Value
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.yaml_text import Value
 
 Labels = dict[str, str]
 

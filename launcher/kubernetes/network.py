@@ -2,12 +2,12 @@
 
 from urllib.parse import urlsplit
 
-from launcher.container import MODELS_DIRECTORY
+from launcher.containers.container import MODELS_DIRECTORY
+from launcher.containers.yaml_text import Value
 from launcher.deployment import Role, Service
 from launcher.kubernetes.names import metadata, selector
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import needs_models
-from launcher.yaml_text import Value
 
 ALLOWED_CLIENTS: dict[Role, dict[str, tuple[Role, ...]]] = {
     "redis": {"redis": ("prefill", "decode", "gateway", "dashboard")},

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from contracts.kinds import Bytes, Count, Port, Positive, Seconds, URLText
-from launcher.container import IMAGE
+from launcher.containers.container import IMAGE
 from launcher.options import DeploymentOptions
 
 NameOrNone = Annotated[str, Meta(extra={"metavar": "NAME"}, pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]

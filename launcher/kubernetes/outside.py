@@ -1,8 +1,8 @@
 """Makes the way from outside of the cluster to the gateways: an Ingress, or an HTTPRoute of the Gateway API."""
 
+from launcher.containers.yaml_text import Value
 from launcher.kubernetes.names import metadata, name_of
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.yaml_text import Value
 
 
 def way_in(config: ManifestsConfig) -> list[Value]:

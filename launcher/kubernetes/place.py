@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from infra.config.dashboard import DashboardConfig
 from infra.config.place import PlaceOptions
-from launcher.container import (
+from launcher.containers.container import (
     DEMO_WEIGHTS,
     HOME_DIRECTORY,
     MODELS_DIRECTORY,
@@ -12,6 +12,7 @@ from launcher.container import (
     RUN_DIRECTORY,
     STATUS_FILE,
 )
+from launcher.containers.yaml_text import Value
 from launcher.deployment import (
     HUB_ENDPOINT,
     HUB_TOKEN,
@@ -26,7 +27,6 @@ from launcher.deployment import (
 from launcher.kubernetes.names import name_of
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import DEMO_MODEL
-from launcher.yaml_text import Value
 
 SECRET_DIRECTORY = "/etc/baton/secret"
 KEYS_DIRECTORY = "/etc/baton/keys"

@@ -2,7 +2,8 @@
 
 from math import ceil
 
-from launcher.container import MODELS_DIRECTORY, RANKS_SHARED_MEMORY, USER_ID
+from launcher.containers.container import MODELS_DIRECTORY, RANKS_SHARED_MEMORY, USER_ID
+from launcher.containers.yaml_text import Value
 from launcher.deployment import WORKERS, Role, Service, command
 from launcher.kubernetes.names import labels, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
@@ -20,7 +21,6 @@ from launcher.kubernetes.place import (
 from launcher.kubernetes.probes import probes
 from launcher.kubernetes.quantities import cores, size
 from launcher.kubernetes.secrets import digest, secret_name
-from launcher.yaml_text import Value
 
 PRE_STOP_S = 5
 """Seconds from the removal of a gateway pod until its SIGTERM; proxies may still send new connections during them."""

@@ -2,10 +2,10 @@
 
 from infra.config.dashboard import DashboardConfig
 from infra.config.gateway import GatewayConfig
-from launcher.container import STATUS_FILE, is_alive, is_ready
+from launcher.containers.container import STATUS_FILE, is_alive, is_ready
+from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.yaml_text import Value
 
 PROBE_PERIOD_S = 5
 PROBE_TIMEOUT_S = 5

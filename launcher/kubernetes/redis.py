@@ -1,6 +1,7 @@
 """Makes the StatefulSet of the deployment's Redis server, which keeps an append-only file on a volume."""
 
-from launcher.container import DATA_DIRECTORIES, REDIS_IMAGE, redis_command
+from launcher.containers.container import DATA_DIRECTORIES, REDIS_IMAGE, redis_command
+from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
 from launcher.kubernetes.names import labels, metadata, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
@@ -8,7 +9,6 @@ from launcher.kubernetes.place import REDIS_PASSWORD
 from launcher.kubernetes.pods import RESTRICTED_CONTEXT, run_as
 from launcher.kubernetes.quantities import cores, size
 from launcher.kubernetes.secrets import secret_name
-from launcher.yaml_text import Value
 
 REDIS_USER_ID = 999  # of the user `redis` in the image
 REDIS_CPUS = 0.5

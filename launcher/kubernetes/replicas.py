@@ -5,9 +5,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from contracts.errors import ConfigError
+from launcher.devices.rank_width import widths_of
+from launcher.devices.worker_counts import MOST_GPUS_OF_A_NODE, GpusAtHand, settle
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.rank_width import widths_of
-from launcher.worker_counts import MOST_GPUS_OF_A_NODE, GpusAtHand, settle
 from pricing.roofline.gpu_rates import GPU_RATES
 
 MAX_SCALED_WORKERS = 4

@@ -10,10 +10,10 @@ from msgspec import Struct
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import KeyFile
 from infra.network.sealing import derive_key, load_secret, new_secret
+from launcher.containers.yaml_text import Value
 from launcher.kubernetes.names import metadata, name_of
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import OWN_KEYS_FILE, settings
-from launcher.yaml_text import Value
 
 
 class Secrets(Struct, frozen=True):

@@ -1,9 +1,9 @@
 """Makes the Services of Redis, gateways and dashboard, and headless Services that list the workers' pods."""
 
+from launcher.containers.yaml_text import Value
 from launcher.deployment import WORKERS, Service
 from launcher.kubernetes.names import metadata, selector
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.yaml_text import Value
 
 
 def service_of(config: ManifestsConfig, service: Service) -> Value:

@@ -1,9 +1,9 @@
 """Makes the PersistentVolumeClaim for models, which all workers and gateways share and which outlives pods."""
 
+from launcher.containers.yaml_text import Value
 from launcher.kubernetes.names import metadata
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.quantities import size
-from launcher.yaml_text import Value
 
 
 def models_claim(config: ManifestsConfig) -> Value:

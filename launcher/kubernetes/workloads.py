@@ -1,11 +1,11 @@
 """Makes the Deployments of gateways, workers and dashboard."""
 
+from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
 from launcher.kubernetes.autoscaling import scales
 from launcher.kubernetes.names import metadata, selector
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.pods import pod_template
-from launcher.yaml_text import Value
 
 OLD_REVISIONS = 3  # for `kubectl rollout undo`
 

@@ -12,6 +12,8 @@ from contracts.slo import SLO, Objective, parse_objective
 from infra.network.listening import ANY_ADDRESS, http_url
 from launcher.autoscale.rules import Rules, parse_rules
 from launcher.deployment import Deployment, Role, hub_settings
+from launcher.devices.rank_width import widths_of
+from launcher.devices.worker_counts import GpusAtHand, settle, with_gpus
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, OWN_KEYS, described
 from launcher.on_ray.cluster import ClusterError
@@ -20,8 +22,6 @@ from launcher.on_ray.node.redis import redis_url
 from launcher.on_ray.order import Order, RayPlan, RedisServer
 from launcher.on_ray.placement import NodeResources, Resources
 from launcher.options import UpConfig
-from launcher.rank_width import widths_of
-from launcher.worker_counts import GpusAtHand, settle, with_gpus
 
 DEFAULT_SLO = SLO(2000.0, 100.0)
 """The objective without `--slo`: the default of a gateway."""

@@ -5,7 +5,7 @@ import re
 import threading
 
 from launcher.host.child import MAX_LINE_BYTES
-from launcher.host.log_file import Log
+from launcher.instance.log_file import Log
 
 RAY_PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
 """Ray's prefix of an actor's line; the line itself begins with the service's name."""

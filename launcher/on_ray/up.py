@@ -17,11 +17,11 @@ from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
 from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
-from launcher.host.instances import Instance, Record
 from launcher.host.processes import OWN_KEY
-from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
-from launcher.host.state_directory import new_log
+from launcher.instance.instances import Instance, Record
+from launcher.instance.run_directory import run_directory
+from launcher.instance.state_directory import new_log
 from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, node_resources
 from launcher.on_ray.code import runtime_env
 from launcher.on_ray.control.controller import CONTROLLER_NAME, DeploymentController

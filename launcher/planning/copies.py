@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from checkpoints.model_size import ModelSize
-from launcher.host.gpus import USABLE_MEMORY_SHARE
+from launcher.devices.gpus import USABLE_MEMORY_SHARE
 from pricing.planning.candidates import CopyFormat
 from pricing.planning.devices import PlannedDevice
 from pricing.planning.roles import ModelCopy

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from checkpoints.model_size import KV_VALUE_BYTES, ModelSize
 from infra.config.engine import WIDTHS
-from launcher.host.gpus import USABLE_MEMORY_SHARE
+from launcher.devices.gpus import USABLE_MEMORY_SHARE
 from launcher.planning.copies import capacity_of
 from launcher.planning.options import PlanConfig
 from pricing.planning.devices import PlannedDevice

@@ -14,9 +14,9 @@ from contracts.kinds import KVDtype, Quantization
 from infra.redis.records import Role
 from infra.sizes import format_bytes
 from launcher.bench.calibration import Calibration
-from launcher.plan import model_shape
+from launcher.devices.rank_width import least_width
 from launcher.planning.copies import capacity_of
-from launcher.rank_width import least_width
+from launcher.planning.plan import model_shape
 from launcher.simulating.features import FeatureOptions
 from pricing.planning.devices import DEVICES
 from pricing.roofline.adapters import ADAPTER_VALUE_BYTES, adapter_seconds

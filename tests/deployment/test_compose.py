@@ -16,11 +16,11 @@ from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
 from infra.config.operators import OPERATORS_VARIABLE
-from launcher.compose import compose, described, host_workers, locations
-from launcher.container import IMAGE, TRITON_CACHE
+from launcher.containers.compose import compose, described, host_workers, locations
+from launcher.containers.container import IMAGE, TRITON_CACHE
+from launcher.containers.monitoring_containers import PROFILE
 from launcher.deployment import placed
 from launcher.is_ready import is_ready
-from launcher.monitoring_containers import PROFILE
 from launcher.options import ROOT, DeploymentOptions, HostWorkersConfig
 
 COMPOSE_FILE = ROOT / "compose.yaml"
@@ -167,7 +167,7 @@ def test_services_are_told_what_the_description_says(composed: Any) -> None:
         if isinstance(told, DashboardConfig):
             told = structs.replace(told, gateway="http://gateway:8000")
         assert (service.module, told) == read_command(composed, service.role, type(told))
-    assert read_command(composed, "workers", HostWorkersConfig) == ("launcher.host_workers", host_workers("cuda"))
+    assert read_command(composed, "workers", HostWorkersConfig) == ("launcher.host.host_workers", host_workers("cuda"))
 
 
 def read_command(composed: Any, name: str, config: type[Struct]) -> tuple[str, Struct]:

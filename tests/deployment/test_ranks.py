@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from infra.cli import parse
 from infra.config.worker import WorkerConfig
+from launcher.commands.manifests import print_manifests
+from launcher.commands.up import check, up
 from launcher.deployment import Deployment, Locations, worker_services
-from launcher.host.gpus import checked_gpus
+from launcher.devices.gpus import checked_gpus
+from launcher.devices.worker_counts import gpus_of_host, settle
 from launcher.host.process import Process
 from launcher.host.processes import Processes, worker_processes
-from launcher.manifests import print_manifests
 from launcher.on_ray.placement import NodeResources, bundle, lacking, wanted
 from launcher.on_ray.planning import make_plan, settled
 from launcher.options import ROOT, HostWorkersConfig, UpConfig
-from launcher.up import check, up
-from launcher.worker_counts import gpus_of_host, settle
 from tests.nvidia_smi import topology, write_nvidia_smi
 
 SECTION = (ROOT / "docs" / "operations.md").read_text().split("### 70B on eight GPUs")[1].split("\n## ")[0]
@@ -43,7 +43,7 @@ def eight_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_nvidia_smi(tmp_path, 8, matrix=topology(8, "SYS", HALVES, "NV12"))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0")
+    monkeypatch.setattr("launcher.devices.gpus.version", lambda name: "2.13.0")
 
 
 def assert_two_workers_of_four_gpus(workers: list[Process]) -> None:

@@ -24,7 +24,7 @@ from playwright.sync_api import Page, expect
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from infra.network.listening import listen
-from launcher.host.instances import Instance, running
+from launcher.instance.instances import Instance, running
 from launcher.options import DEMO_NAME, ROOT
 from tests.browser import STEP_MS, chromium
 from tests.plain_http import PLAIN

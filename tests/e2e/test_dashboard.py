@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from tests.browser import STEP_MS, chromium, new_page, store_screenshot
 

@@ -9,7 +9,7 @@ from contracts.kv.spec import blocks_for
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import PoolLoad, counts_in
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.system import System
 

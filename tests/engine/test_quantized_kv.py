@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.model.kv_layout import quantized_layer
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import Golden, build_model, golden, make_prompts

@@ -10,11 +10,11 @@ from infra.config.worker import WorkerConfig
 from infra.option_fields import option_fields
 from infra.option_help import common_options, help_all, help_page
 from launcher.bench.options import BenchConfig
-from launcher.compose import ComposeConfig
+from launcher.containers.compose import ComposeConfig
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import ChatConfig, HostWorkersConfig, ShownConfig, StatusConfig, UnitConfig, UpConfig
 from launcher.planning.options import PlanConfig
-from launcher.simulate import SimulateConfig
+from launcher.simulating.simulate import SimulateConfig
 
 SCREEN_LINES, SCREEN_COLUMNS = 40, 100
 CONFIGS = [

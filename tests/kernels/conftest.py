@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.kernels.poison import poisoned
 
 DEVICE = "cuda" if visible_gpus() else "cpu"

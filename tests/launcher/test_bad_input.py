@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.commands.up import BAD_INPUT
 from launcher.options import ROOT
-from launcher.up import BAD_INPUT
 from launcher.words import COMMANDS
 
 

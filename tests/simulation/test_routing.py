@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulated.mooncake_hour import generate
 from launcher.bench.calibration import CalibratedWorker, Calibration
-from launcher.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
 from pricing.step_costs.steps import StepCosts
 from simulation.simulation import DeploymentSimulation
 from tests.simulation.device import deployment, report, requests

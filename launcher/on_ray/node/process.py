@@ -17,9 +17,9 @@ from infra.network.bind_address import bracketed
 from infra.network.listening import ANY_ADDRESS, http_url
 from infra.process.status import Status, read_status
 from launcher.deployment import WORKERS, Locations, command
-from launcher.host.held_file import is_held
 from launcher.host.process import READY_STAGE, Process, Watch, watch_http, watch_status_file
 from launcher.host.processes import OWN_KEY, OWN_KEYS, environment
+from launcher.instance.held_file import is_held
 from launcher.on_ray.node.redis import redis_process
 from launcher.on_ray.order import Order
 from launcher.options import ROOT

@@ -12,12 +12,12 @@ import ray
 
 from contracts.errors import BatonError
 from infra.process.status import read_status
-from launcher.host.held_file import HeldFile
-from launcher.host.log_file import Inherited, LossyLog
 from launcher.host.process import READY_STAGE
 from launcher.host.signals import Signals
 from launcher.host.supervised_service import FIRST_RESTART_DELAY_S, MAX_RESTART_DELAY_S
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
+from launcher.instance.held_file import HeldFile
+from launcher.instance.log_file import Inherited, LossyLog
 from launcher.on_ray.node.process import OWNER_FILE, advertised, make_directory, make_process, node_environment
 from launcher.on_ray.node.restarted import was_restarted
 from launcher.on_ray.order import Order

@@ -3,9 +3,9 @@
 Importing PyTorch and transformers is most of what a worker's start takes, and the same each time. So `python -m
 tests.e2e.harness.forks` imports them once, before any thread or socket is there, and each service begins as a fork of
 it. From then on it is what `python -m SERVICE` would be: a process of its own, with its command line, environment, log
-and exit status. (`tests/launcher/test_up.py` and the benchmarks' tests start the same services as commands.) Only its
-last moment is shorter: an interpreter that ends takes all modules apart, for some 0.4 s where it has to copy the pages
-that it shares with others, and a fork leaves that to the kernel, as `multiprocessing`'s do.
+and exit status. (`tests/launcher/commands/test_up.py` and the benchmarks' tests start the same services as commands.)
+Only its last moment is shorter: an interpreter that ends takes all modules apart, for some 0.4 s where it has to copy
+the pages that it shares with others, and a fork leaves that to the kernel, as `multiprocessing`'s do.
 """
 
 import atexit

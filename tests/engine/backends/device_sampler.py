@@ -6,7 +6,7 @@ from torch import Tensor
 
 from engine.backends.sampler import Draw
 from engine.backends.triton.sampler import TritonSampler
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 
 DEVICE = "cuda" if visible_gpus() else "cpu"
 INTERPRETED = DEVICE == "cpu"

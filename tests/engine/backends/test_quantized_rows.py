@@ -25,7 +25,7 @@ from kernels.quantized import rows as kernel
 from kernels.quantized.product import MAX_SPLIT_K_ROWS
 from kernels.quantized.rows import RowFormat, RowKind
 from kernels.tuning import Config
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, make_prompts

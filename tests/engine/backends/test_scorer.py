@@ -13,7 +13,7 @@ from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.scorer import AT_ONCE, ReferenceScorer
 from engine.backends.scorer import MIN_LOGPROB, Scorer, finite, scores_of, width
 from engine.backends.triton.scorer import TritonScorer
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 
 DEVICE = "cuda" if visible_gpus() else "cpu"
 ERROR = 2.0**-20

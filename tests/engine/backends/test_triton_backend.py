@@ -25,7 +25,7 @@ from engine.model.read_config import read_config
 from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
 from engine.start.profiling import warm_up
 from infra.config.engine import EngineConfig
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.drive import GREEDY, answers
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, golden, make_prompts

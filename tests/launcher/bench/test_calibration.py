@@ -9,7 +9,7 @@ from contracts.errors import ConfigError, GatewayError
 from infra.redis.records import Memory, Role, WorkerLoad, WorkerRecord
 from launcher.bench.calibration import ALONE_REQUESTS, calibrate, read_calibration
 from launcher.bench.options import BenchConfig
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from pricing.step_costs.steps import StepCosts
 from tests.dashboard.stand_in import StandIn
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.bench.parts import LoadPart, processes_for, send_in_parts
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
 from workloads.request import NextTurn, PlannedRequest, TimedRequest
 

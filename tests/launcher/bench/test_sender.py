@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from launcher.bench.sender import Sender, StreamedAnswer, connections_to
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
 from workloads.outcome import RequestOutcome
 from workloads.request import NextTurn, PlannedRequest, Span, TimedRequest

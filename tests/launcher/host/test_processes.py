@@ -17,13 +17,13 @@ from infra.config.transfer import TransferOptions
 from infra.config.worker import WorkerConfig
 from infra.keys.key_file import change_keys
 from infra.network.listening import is_local
-from launcher.host.gpus import Placement, placements, visible_gpus
+from launcher.commands.up import check, up
+from launcher.devices.gpus import Placement, placements, visible_gpus
+from launcher.devices.worker_counts import UNSPLIT_NOTE, expected_split
 from launcher.host.process import Process
 from launcher.host.processes import Processes, described, environment
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.stages import StageDisplay
-from launcher.up import check, up
-from launcher.worker_counts import UNSPLIT_NOTE, expected_split
 from tests.nvidia_smi import write_nvidia_smi
 
 EVERYTHING = UpConfig(
@@ -167,8 +167,8 @@ def test_an_open_host_without_keys_is_warned_of_in_one_line(
 ) -> None:
     change_keys(tmp_path / "keys.json", lambda keys: [], create=True)
     output = StringIO()
-    monkeypatch.setattr("launcher.up.StageDisplay", lambda: StageDisplay(output))
-    monkeypatch.setattr("launcher.up._run", lambda *given: 0)
+    monkeypatch.setattr("launcher.commands.up.StageDisplay", lambda: StageDisplay(output))
+    monkeypatch.setattr("launcher.commands.up._run", lambda *given: 0)
     given = [word.replace("KEYS", str(tmp_path / "keys.json")) for word in asked]
     assert up([*given, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 0
     said = output.getvalue().splitlines()
@@ -243,7 +243,7 @@ def has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HasGPUs:
         write_nvidia_smi(tmp_path, count)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0")
+        monkeypatch.setattr("launcher.devices.gpus.version", lambda name: "2.13.0")
 
     return have
 
@@ -289,7 +289,7 @@ def test_hidden_gpus_are_not_seen(chosen: str, seen: list[str]) -> None:
 
 @pytest.mark.usefixtures("four_gpus")
 def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr("launcher.devices.gpus.version", lambda name: "2.13.0+cpu")
     assert placements("auto", [1]) == [Placement("cpu")]
 
 
@@ -370,7 +370,7 @@ def test_the_start_says_what_the_gpus_do(
 ) -> None:
     has_gpus(gpus)
     output = StringIO()
-    monkeypatch.setattr("launcher.up.StageDisplay", lambda: StageDisplay(output))
-    monkeypatch.setattr("launcher.up._run", lambda *given: 0)  # nothing is started: there is no GPU
+    monkeypatch.setattr("launcher.commands.up.StageDisplay", lambda: StageDisplay(output))
+    monkeypatch.setattr("launcher.commands.up._run", lambda *given: 0)  # nothing is started: there is no GPU
     assert up([*asked, "--port", "0", "--dashboard-port", "0"]) == 0
     assert output.getvalue().splitlines() == said

@@ -8,11 +8,11 @@ import pytest
 import redis
 
 from contracts.errors import ConfigError
-from launcher.host.log_file import LogFile
 from launcher.host.redis_server import redis_service, server_binary
-from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.supervisor import Supervisor
+from launcher.instance.log_file import LogFile
+from launcher.instance.run_directory import run_directory
 from launcher.stages import StageDisplay
 from tests.waiting import alive, children
 

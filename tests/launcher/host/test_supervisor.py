@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from infra.process.status import Status
-from launcher.host.instances import ServiceState
-from launcher.host.log_file import LogFile
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
+from launcher.instance.instances import ServiceState
+from launcher.instance.log_file import LogFile
 from launcher.stages import StageDisplay
 from tests.waiting import alive, children, wait_until
 

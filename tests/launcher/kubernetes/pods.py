@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.network.tls import own_probe
-from launcher.container import APP_DIRECTORY
+from launcher.containers.container import APP_DIRECTORY
 from launcher.options import ROOT
 from tests.e2e.harness.host import Host, namespace
 

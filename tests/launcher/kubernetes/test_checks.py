@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.manifests import print_manifests
+from launcher.commands.manifests import print_manifests
 
 
 @pytest.mark.parametrize(

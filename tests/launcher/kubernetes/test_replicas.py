@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from checkpoints.model_size import TYPICAL_SIZE
-from launcher.manifests import print_manifests
-from launcher.worker_counts import expected_split
+from launcher.commands.manifests import print_manifests
+from launcher.devices.worker_counts import expected_split
 
 WORKERS = ("baton-prefill", "baton-decode")
 UNSPLIT = "note: one GPU: a decode worker serves whole requests, because each worker takes a GPU of its own\n"

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from checkpoints.model_size import TYPICAL_SIZE
+from launcher.devices.worker_counts import UNSHARED_NOTE, expected_split
 from launcher.on_ray.placement import NodeResources
 from launcher.on_ray.planning import settled
 from launcher.options import RayOptions, UpConfig
-from launcher.worker_counts import UNSHARED_NOTE, expected_split
 
 
 def cluster(*free: float, total: float = 8.0, kind: str = "H100") -> dict[str, NodeResources]:

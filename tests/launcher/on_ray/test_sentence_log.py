@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from launcher.host.log_file import LogFile
+from launcher.instance.log_file import LogFile
 from launcher.on_ray import cluster
 from launcher.on_ray.cluster import ClusterError, connected
 from launcher.on_ray.node.redis import free_port

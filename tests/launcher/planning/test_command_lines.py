@@ -3,7 +3,7 @@
 import shlex
 
 from infra.cli import parse
-from launcher.compose import ComposeConfig
+from launcher.containers.compose import ComposeConfig
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import UpConfig
 from launcher.planning.command_lines import command_lines

@@ -17,7 +17,7 @@ from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
 from engine.model.config import HeadAttention
 from engine.plan import NULL_BLOCK, StepPlan, Work
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.configs import attention as head_attention
 
 CPU = torch.device("cpu")

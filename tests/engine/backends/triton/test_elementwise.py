@@ -15,7 +15,7 @@ from engine.model.config import Activation
 from engine.model.elementwise import Elementwise
 from engine.model.rope import Rope, angle_table
 from engine.plan import StepPlan, Work
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.configs import attention
 
 DEVICE = "cuda" if visible_gpus() else "cpu"

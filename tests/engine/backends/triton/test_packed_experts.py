@@ -21,7 +21,7 @@ from engine.model.quantized import Quantized, Weight
 from kernels.moe.expert_products import Expert
 from kernels.moe.packed_products import PackedExpert
 from kernels.tuning import Config
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.drive import run, start
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_executor

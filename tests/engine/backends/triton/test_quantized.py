@@ -19,7 +19,7 @@ from engine.model.adapted import Adapting, Expansion, LowRank
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
 from kernels.tuning import Config
-from launcher.host.gpus import visible_gpus
+from launcher.devices.gpus import visible_gpus
 from tests.engine.drive import run, start
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_executor

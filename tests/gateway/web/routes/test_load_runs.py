@@ -10,7 +10,7 @@ from contracts.errors import GatewayError
 from infra.redis.records import RunMark
 from infra.redis.registry import RUN_MARKS_KEY
 from launcher.bench.run_mark import marked
-from launcher.endpoint import ClientEndpoint
+from launcher.instance.endpoint import ClientEndpoint
 from tests.gateway.running import Running
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from contracts.errors import ConfigError
 from launcher.deployment import describe
-from launcher.host.held_file import HeldFile
+from launcher.instance.held_file import HeldFile
 from launcher.on_ray.code import COPIED_PACKAGES, runtime_env
 from launcher.on_ray.node import process
 from launcher.on_ray.node.check import complaint, versions

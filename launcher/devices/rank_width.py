@@ -1,0 +1,75 @@
+"""Chooses the number of ranks of a worker on GPUs, which all are on one host, before anything starts."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from checkpoints.model_size import ModelSize
+from contracts.errors import ConfigError
+from infra.config.engine import WIDTHS, EngineOptions
+from infra.sizes import format_bytes
+from launcher.devices.gpus import USABLE_MEMORY_SHARE
+from pricing.roofline.capacity import Capacity
+from pricing.roofline.gpu_rates import GpuRates
+from pricing.roofline.gpu_step_time import ModelShape
+
+
+class Widths(NamedTuple):
+    """GPUs of each prefill worker and of each decode worker."""
+
+    prefill: int
+    decode: int
+
+
+def widths_of(engine: EngineOptions) -> Widths:
+    return Widths(engine.width("prefill"), engine.width("decode"))
+
+
+def with_width(
+    engine: EngineOptions, gpu: GpuRates, most: int, model: Callable[[], ModelSize]
+) -> tuple[EngineOptions, str]:
+    """Returns the options with a width, and a sentence about it, or '' for one GPU or a width that the user has named.
+
+    `gpu`: kind of the host's GPUs; `most`: GPUs of the largest host.
+    """
+    if engine.tensor_parallel or (engine.prefill_tp and engine.decode_tp):
+        return engine, ""
+    size = model()
+    length = engine.max_model_len or size.max_tokens
+    width = least_width(size, gpu, length, most)
+    if width == 1:
+        return engine, ""
+    takes = f"the weights take {format_bytes(int(size.weights_bytes))}"
+    kv = f"the KV of {length} tokens {format_bytes(int(length * size.token_bytes))}"
+    said = f"{width} GPUs for each worker, since {takes} and {kv}; --tensor-parallel changes it"
+    return replace(engine, tensor_parallel=width), said
+
+
+def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
+    """Returns the smallest width whose ranks hold the weights and a text of `length` tokens.
+
+    If no width up to `most` GPUs does: the smallest that holds the weights, and else the largest; a worker says what is
+    missing there.
+    """
+    shape = ModelShape(size.parameters, size.weights_bytes, size.token_bytes, kv_parts=size.kv_parts)
+    widths = [width for width in WIDTHS if width <= most and size.heads % width == 0]
+    fits = [
+        width
+        for tokens in (length, 1)
+        for width in widths
+        if Capacity(shape, gpu, USABLE_MEMORY_SHARE, width).fits(tokens)
+    ]
+    return fits[0] if fits else widths[-1]
+
+
+def refuse_wider(engine: EngineOptions, most: int, where: str) -> None:
+    """Raises `ConfigError` for a width above the `most` GPUs that one host has; `where`: words for that host."""
+    for option, width in (
+        ("--tensor-parallel", engine.tensor_parallel),
+        ("--prefill-tp", engine.prefill_tp),
+        ("--decode-tp", engine.decode_tp),
+    ):
+        if width > most:
+            why = f"all ranks of a worker are on one host, and {where} has {most} GPU{'' if most == 1 else 's'}"
+            raise ConfigError(option, width, f"{why}: widths across hosts and pipeline parallelism are not offered")

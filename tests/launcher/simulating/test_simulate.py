@@ -1,0 +1,126 @@
+"""`baton simulate` on a config alone: the report of `baton bench`, and refusals in one sentence."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
+from launcher.bench.bench import bench
+from launcher.bench.calibration import CalibratedWorker, Calibration
+from launcher.bench.rates import BAD_INPUT
+from launcher.simulating.simulate import simulate
+from pricing.step_costs.steps import StepCosts
+from workloads.report import Report
+
+LLAMA_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+LOAD = ["--rate", "4", "--seconds", "4", "--prompt-tokens", "uniform:100-900", "--output-tokens", "20"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    return str(tmp_path)
+
+
+def test_reports_are_those_of_bench(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in ("fast.json", "slow.json")]
+    assert simulate(["--model", model, "--gpu", "H100", *LOAD, "--json", paths[0]]) == 0
+    assert simulate(["--model", model, "--gpu", "H100", "--factor", "2", *LOAD, "--json", paths[1]]) == 0
+    assert "1 prefill and 1 decode workers" in (told := capsys.readouterr().out) and "goodput" in told
+    fast, slow = (msgspec.json.decode(Path(path).read_bytes(), type=Report) for path in paths)
+    assert fast.requests == slow.requests == fast.answered and fast.output_tokens_per_s > 0
+    assert slow.tpot_ms.p50 == pytest.approx(2 * fast.tpot_ms.p50, rel=0.1)
+    assert bench(["--compare", *paths]) == 0
+    assert "TPOT p50" in capsys.readouterr().out
+
+
+def test_measured_costs_take_the_place_of_the_roofline(model: str, tmp_path: Path) -> None:
+    costs, report = tmp_path / "costs.json", tmp_path / "report.json"
+    worker = CalibratedWorker(costs=StepCosts(step=0.02, prompt_token=1e-4), kv_tokens=9999, token_bytes=64)
+    measured = Calibration(model="m", device="d", front_ms=30.0, pause_ms=1.0, decode=worker)
+    costs.write_bytes(msgspec.json.encode(measured))
+    words = ["--model", model, "--costs", str(costs), "--prefill", "0", *LOAD, "--rate", "0.5", "--json", str(report)]
+    assert simulate(words) == 0
+    found = msgspec.json.decode(report.read_bytes(), type=Report)
+    assert found.tpot_ms.p50 == pytest.approx(21.0, rel=0.01)
+    assert found.ttft_ms.p50 == pytest.approx(20.0 + 500 * 0.1 + 30.0, rel=0.3)
+
+
+def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", model, "--gpu", "L40S", "--prompt-tokens", "200", "--output-tokens", "5", "--seconds", "1"]
+    assert simulate([*words, "--sweep", "5,10"]) == 0
+    assert "goodput   10.00 requests/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpu", "H1000", *LOAD], "--gpu"),
+        (["--rate", "4"], "--prompt-tokens"),
+        ([*LOAD, "--dies", "p9@3"], "--dies"),
+        ([*LOAD, "--dies", "p1@soon"], "--dies"),
+        ([*LOAD, "--gpu", "L4", "--kv-tokens", "16"], "no room for KV"),
+        ([*LOAD, "--costs", "/nowhere.json"], "--costs"),
+        ([*LOAD, "--sweep", "1,2", "--find-goodput"], "--sweep"),
+        ([*LOAD, "--tensor-parallel", "3"], "--tensor-parallel"),
+        ([*LOAD, "--prefill", "0", "--prefill-tp", "2"], "--prefill-tp"),
+        ([*LOAD, "--speculation", "medusa"], "--speculation"),
+        ([*LOAD, "--speculation", "draft"], "--draft-model"),
+        ([*LOAD, "--lora", "sql=./sql"], "--lora"),
+        ([*LOAD, *(f"--lora=a{number}=8" for number in range(3)), "--max-loras", "2"], "--max-loras"),
+        ([*LOAD, "--host-gb-per-s", "20"], "--host-kv-memory"),
+        ([*LOAD, "--host-kv-memory", "1KiB"], "a KV block takes"),
+        ([*LOAD, "--key-shares", "a=1"], "--key-shares"),
+        ([*LOAD, "--api-keys", "/nowhere.json"], "--api-keys"),
+        ([*LOAD, "--slo", "fast"], "ttft=2s"),
+    ],
+)
+def test_bad_input_is_named(model: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(["--model", model, *words]) == BAD_INPUT
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--tensor-parallel", "2"], ["--lora", "a=8"], ["--speculation", "eagle"]])
+def test_measured_costs_are_of_what_was_measured(
+    model: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(["--model", model, "--costs", str(tmp_path / "costs.json"), *LOAD, *words]) == BAD_INPUT
+    assert f"{words[0]}" in (told := capsys.readouterr().err) and "--costs" in told
+
+
+def test_a_wide_worker_reads_its_share_and_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """70B takes four H100s; on eight a lone answer's step lasts what reading, launches and sums take."""
+    large = {**LLAMA_8B, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+    large |= {"max_position_embeddings": 131072}
+    (tmp_path / "config.json").write_text(json.dumps({**large, "num_attention_heads": 64}))
+    report = tmp_path / "report.json"
+    words = ["--model", str(tmp_path), *LOAD, "--rate", "0.2", "--prefill", "0", "--json", str(report)]
+    assert simulate([*words]) == BAD_INPUT and "--tensor-parallel 0" in capsys.readouterr().err
+    assert simulate([*words, "--tensor-parallel", "0"]) == 0 and "4 GPUs each" in capsys.readouterr().out
+    assert simulate([*words, "--tensor-parallel", "8"]) == 0
+    found = msgspec.json.decode(report.read_bytes(), type=Report)
+    reading_ms = 1000 * 69.5e9 * 2 / (8 * 3.35e12 * 0.8)
+    sums_ms = 1000 * 2 * 80 * (10e-6 + 2 * 7 / 8 * 8192 * 2 / 450e9)
+    assert found.tpot_ms.p50 == pytest.approx(reading_ms + sums_ms, rel=0.1)
+
+
+def test_requests_come_with_keys(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = tmp_path / "keys.json"
+    options = {"quiet": KeyOptions(weight=2.0), "loud": KeyOptions(requests_per_minute=5)}
+    change_keys(keys, lambda _: [make_key(name, each, 0.0).record for name, each in options.items()], create=True)
+    words = ["--model", model, "--gpu", "H100", *LOAD, "--api-keys", str(keys)]
+    assert simulate([*words, "--key-shares", "quiet=1,loud=3"]) == 1
+    assert "key       loud:" in (told := capsys.readouterr().out) and "x rate_limit_exceeded" in told
+    assert simulate([*words, "--key-shares", "quiet=1,nobody=3"]) == BAD_INPUT
+    assert "nobody=3" in capsys.readouterr().err
