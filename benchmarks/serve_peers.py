@@ -26,7 +26,7 @@ from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from contracts.errors import ConfigError
 from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from infra.cli import parse_or_exit
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig

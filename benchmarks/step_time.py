@@ -17,8 +17,8 @@ import torch
 from benchmarks.limits.floor import work_of
 from benchmarks.models.shapes import SHAPES, write_config
 from benchmarks.report import head, row
+from engine.model.checkpoint.read_config import read_config
 from engine.model.config import ModelConfig, heads_of
-from engine.model.read_config import read_config
 from pricing.roofline.gpu_rates import GPU_RATES
 from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat, floor_seconds, step_seconds
 from pricing.step_costs.steps import StepWork, pairs_of

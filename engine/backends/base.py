@@ -18,8 +18,8 @@ from engine.kv.mover import BlockMover
 from engine.model.attention import Attention, Step
 from engine.model.batch import Sampled
 from engine.model.config import ModelConfig, TextModel
-from engine.model.layer import LayerWeights
-from engine.model.linear import Linear, Linears
+from engine.model.layers.layer import LayerWeights
+from engine.model.layers.linear import Linear, Linears
 from engine.model.model import Model
 from engine.model.transformer import Layers
 from engine.plan import StepPlan, Work

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from engine.model.batch import Batch
-from engine.model.linear import LatentProducts
+from engine.model.layers.linear import LatentProducts
 
 
 class AttentionStep(Protocol):
@@ -33,8 +33,8 @@ class AttentionStep(Protocol):
     def attend_latent(self, layer: int, queries: Tensor, products: LatentProducts) -> Tensor:
         """Attends from rotated `queries` `[tokens, heads, nope + rope]` to the stored KV of latent attention.
 
-        Returns `[tokens, heads, value]`. A backend with both forms chooses by `engine.model.latent.expands`; this
-        default always uses the absorbed form.
+        Returns `[tokens, heads, value]`. A backend with both forms chooses by `engine.model.layers.latent.expands`;
+        this default always uses the absorbed form.
         """
         return products.values(self.attend(layer, products.absorbed(queries)))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device
-from engine.model.adapted import StepAdapters
+from engine.model.layers.adapted import StepAdapters
 from engine.model.trees import TreeMasks, host_tree_masks
 from engine.plan import NULL_BLOCK, PENDING_DRAFT, StepPlan, Work
 

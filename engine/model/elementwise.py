@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from engine.model.attention import TakenStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
-from engine.model.linear import Linear
+from engine.model.layers.linear import Linear
 from engine.model.rope import Rope
 
 Angles = tuple[Tensor, Tensor]

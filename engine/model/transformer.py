@@ -14,13 +14,13 @@ from torch.nn import functional
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
 from engine.model.config import ExpertsMLP, LatentAttention, ModelConfig, heads_of
-from engine.model.dense import DenseWeights
 from engine.model.elementwise import Angles, Elementwise
-from engine.model.experts import ExpertsWeights
 from engine.model.families.family import ModelNames
-from engine.model.latent import LatentWeights
-from engine.model.layer import HeadWeights, LayerWeights, load_layer
-from engine.model.linear import AnyLinear, Linear, LinearFactory
+from engine.model.layers.dense import DenseWeights
+from engine.model.layers.experts import ExpertsWeights
+from engine.model.layers.latent import LatentWeights
+from engine.model.layers.layer import HeadWeights, LayerWeights, load_layer
+from engine.model.layers.linear import AnyLinear, Linear, LinearFactory
 from engine.model.model import Stored
 from infra.process.status import Progress
 

@@ -10,10 +10,10 @@ from msgspec import structs
 from engine.device import device_label, dtype_name
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
 from engine.model.formats.registry import open_checkpoint
 from engine.model.quantized import Form
-from engine.model.weights import Checkpoint
 from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.pooling import Pooler

@@ -13,8 +13,8 @@ from contracts.kv.spec import KVSpec, blocks_for
 from contracts.messages.sampling import Sampling
 from engine.backends.base import DecodeSteps
 from engine.device import device_errors
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
-from engine.model.weights import Checkpoint
 from engine.plan import StepPlan, StepResult, Work
 from engine.speculation.proposers.draft import (
     MAX_SEQUENCES_PER_STEP,

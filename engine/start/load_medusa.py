@@ -20,10 +20,10 @@ from torch import Tensor
 
 from checkpoints.model_location import DESCRIPTION_PATTERNS, locate
 from contracts.errors import ConfigError, ModelError
+from engine.model.checkpoint.config_files import read_json
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig
-from engine.model.config_files import read_json
-from engine.model.linear import Linear
-from engine.model.weights import Checkpoint
+from engine.model.layers.linear import Linear
 from engine.speculation.proposers.choices import MAX_CHOICES, Choice, Tree, choices_problem, likeliest
 from engine.speculation.proposers.medusa import MedusaHeads, MedusaProposer
 from engine.start.loaded_model import LoadedModel

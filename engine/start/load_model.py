@@ -17,16 +17,16 @@ from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, use_device
 from engine.kv.spec import make_spec
-from engine.model.adapted import Adapting
+from engine.model.checkpoint.config_files import read_json
+from engine.model.checkpoint.read_config import read_config
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig, computation
-from engine.model.config_files import read_json
 from engine.model.cut import cut_config, refuse_width
 from engine.model.families.family import ModelNames
 from engine.model.families.registry import names_of, served_architecture
-from engine.model.linear import LinearFactory
-from engine.model.read_config import read_config
+from engine.model.layers.adapted import Adapting
+from engine.model.layers.linear import LinearFactory
 from engine.model.transformer import Transformer
-from engine.model.weights import Checkpoint
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.pooling import Pooler, of_head, of_tokens
 from engine.speculation.proposers.eagle_weights import load_head, load_own_head, own_head_config, read_head_config

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from contracts.kv.spec import KVSpec
 from engine.executor import Engine
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
-from engine.model.weights import Checkpoint
 from engine.speculation.proposers.medusa import MedusaProposer
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from contracts.kinds import Quantization
-from engine.model.adapted import Adaptable, AdapterTarget, Adapting
-from engine.model.linear import Linear, Linears
+from engine.model.layers.adapted import Adaptable, AdapterTarget, Adapting
+from engine.model.layers.linear import Linear, Linears
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Quantized
 from infra.process.status import Progress

@@ -6,9 +6,9 @@ from typing import Any, Generic
 
 from torch import Tensor, nn
 
-from engine.model.adapted import Adapting
 from engine.model.attention import Step
 from engine.model.batch import Batch
+from engine.model.layers.adapted import Adapting
 from engine.model.model import Stored
 from engine.wrapped.attending import PAGED_ATTENTION_NAME, CurrentStep, PagedAttention
 from engine.wrapped.linears import BackendLinear

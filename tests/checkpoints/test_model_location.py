@@ -17,7 +17,7 @@ from checkpoints.model_location import (
     locate,
 )
 from contracts.errors import ModelError
-from engine.model.weights import Checkpoint
+from engine.model.checkpoint.weights import Checkpoint
 from tests.hub import hub_of
 
 

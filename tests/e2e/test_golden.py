@@ -7,7 +7,7 @@ import torch
 
 from contracts.kv.spec import blocks_for
 from engine.kv.spec import make_spec
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from engine.start.block_counts import PoolLoad, counts_in
 from launcher.devices.gpus import visible_gpus
 from tests.e2e.harness.golden import build_served_model, complete_all, references

@@ -17,7 +17,7 @@ from engine.backends.native.library import (
 )
 from engine.backends.native.linear import NativeLinear
 from engine.backends.native.parts import CPU_DEVICE
-from engine.model.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
+from engine.model.layers.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
 from engine.model.quantized import Weight
 from engine.parallel.sums import WHOLE, SumOrder
 
@@ -26,7 +26,7 @@ COLUMN_MULTIPLE = 16
 
 
 class NativeAdapted(NativeLinear):
-    """Multiplies as a `NativeLinear` does; adapters can change it (`engine.model.adapted.Adaptable`)."""
+    """Multiplies as a `NativeLinear` does; adapters can change it (`engine.model.layers.adapted.Adaptable`)."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from engine.backends.native.sampler import NativeSampler
 from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover
 from engine.model.config import ModelConfig, TextModel
-from engine.model.layer import LayerWeights
+from engine.model.layers.layer import LayerWeights
 
 
 class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):

@@ -16,8 +16,8 @@ from engine.backends.native.library import (
 )
 from engine.backends.native.linear import NativeLinear
 from engine.model.config import ExpertsMLP
-from engine.model.experts import ExpertsWeights
-from engine.model.ranks import RankExperts, SummedLinear
+from engine.model.layers.experts import ExpertsWeights
+from engine.model.layers.ranks import RankExperts, SummedLinear
 
 MAX_EXPERTS = 1024
 """Equal to MOST_EXPERTS in experts.h."""

@@ -10,11 +10,11 @@ from engine.backends.native.latent_forms import LatentForms, built_numbers
 from engine.backends.native.library import DTYPE_CODES, LatentArguments, LatentBufferArguments, LinearArguments
 from engine.backends.native.linear import NativeLinear
 from engine.model.config import LatentAttention
-from engine.model.latent import LatentWeights
+from engine.model.layers.latent import LatentWeights
 
 
 class NativeLatentProducts:
-    """See `engine.model.linear.LatentProducts`. Each head's weights are packed for each product of both forms."""
+    """See `engine.model.layers.linear.LatentProducts`. Each head's weights are packed for each product of the forms."""
 
     def __init__(
         self, keys: Sequence[NativeLinear], values: Sequence[NativeLinear], building: Sequence[NativeLinear]

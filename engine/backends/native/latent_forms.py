@@ -12,7 +12,7 @@ from engine.backends.native.attention import MAX_BLOCK, MAX_HEAD_DIM, NativeGrou
 from engine.backends.native.library import DTYPE_CODES, KV_DTYPE_CODES, AttentionArguments, ExpandedSequence, RowRange
 from engine.model.batch import Batch
 from engine.model.config import LatentAttention
-from engine.model.latent import expands
+from engine.model.layers.latent import expands
 
 MAX_EXPANDED_BYTES = 256 << 20
 """Maximum bytes of expanded keys and values of one sequence."""

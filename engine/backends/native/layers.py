@@ -30,13 +30,13 @@ from engine.backends.native.library import (
 from engine.backends.native.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig, heads_of
-from engine.model.dense import DenseWeights
-from engine.model.experts import ExpertsWeights
 from engine.model.kv_layout import AnyAttention
-from engine.model.latent import LatentWeights
-from engine.model.layer import HeadWeights, LayerWeights
+from engine.model.layers.dense import DenseWeights
+from engine.model.layers.experts import ExpertsWeights
+from engine.model.layers.latent import LatentWeights
+from engine.model.layers.layer import HeadWeights, LayerWeights
+from engine.model.layers.ranks import RankExperts, SummedLinear
 from engine.model.model import Stored
-from engine.model.ranks import RankExperts, SummedLinear
 from engine.model.rope import Rope, inverse_frequencies
 
 

@@ -14,9 +14,9 @@ from engine.backends.native.latent_forms import expands_in
 from engine.backends.native.library import QUANTIZED_CODES
 from engine.backends.native.linear import NativeLinear
 from engine.backends.native.parts import without_operator
-from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
+from engine.model.layers.adapted import Adapting
 from engine.model.quantized import Form, Weight
 from engine.parallel.sums import WHOLE, SumOrder
 

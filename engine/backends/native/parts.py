@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.backends.native.huge_pages import HugePages
 from engine.backends.native.library import DTYPE_CODES, QUANTIZED_CODES, LinearArguments
-from engine.model.linear import stacked
+from engine.model.layers.linear import stacked
 from engine.model.quantized import Quantized, Weight, dequantized
 from engine.parallel.sums import SumOrder
 

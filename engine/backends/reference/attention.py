@@ -12,7 +12,7 @@ from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
 from engine.model.config import HeadAttention, LatentAttention
 from engine.model.kv_layout import AnyAttention, groups_of_layers
-from engine.model.linear import LatentProducts
+from engine.model.layers.linear import LatentProducts
 
 
 class ReferenceAttention:

@@ -17,8 +17,8 @@ from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.reference.scorer import ReferenceScorer
 from engine.model.attention import AttentionStep
 from engine.model.config import ModelConfig, TextModel
-from engine.model.layer import LayerWeights
-from engine.model.linear import Linear
+from engine.model.layers.layer import LayerWeights
+from engine.model.layers.linear import Linear
 from engine.model.transformer import OperatorLayers
 
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from engine.backends.reference.elementwise import gated
 from engine.model.config import Activation
-from engine.model.linear import Linear
+from engine.model.layers.linear import Linear
 
 
 class ReferenceExperts:
-    """See `engine.model.linear.Experts`. The host waits for the number of rows that each expert has."""
+    """See `engine.model.layers.linear.Experts`. The host waits for the number of rows that each expert has."""
 
     def __init__(self, experts: Sequence[tuple[Linear, Linear]], activation: Activation) -> None:
         self._experts = experts

@@ -1,7 +1,8 @@
 """Attends to latent vectors with PyTorch operators, in both forms, for the layers of one KV group.
 
-A rectangle of works attends in the form that takes fewer operations for its sizes (`engine.model.latent.expands`).
-Expanded keys and values are built for some heads at a time: for all heads they may be a hundred times the pool's data.
+A rectangle of works attends in the form that takes fewer operations for its sizes
+(`engine.model.layers.latent.expands`). Expanded keys and values are built for some heads at a time: for all heads they
+may be a hundred times the pool's data.
 """
 
 import torch
@@ -12,8 +13,8 @@ from engine.backends.reference.kv_rows import KVRows
 from engine.backends.reference.rectangles import Rectangle, rectangles
 from engine.model.batch import Batch
 from engine.model.config import LatentAttention
-from engine.model.latent import expands
-from engine.model.linear import LatentProducts
+from engine.model.layers.latent import expands
+from engine.model.layers.linear import LatentProducts
 
 MAX_GATHERED_BYTES = 256 << 20
 """Bytes of vectors that one rectangle copies out of the pool, unless a single work has more."""

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class ReferenceLatentProducts:
-    """See `engine.model.linear.LatentProducts`. One copy of the weights serves both forms."""
+    """See `engine.model.layers.linear.LatentProducts`. One copy of the weights serves both forms."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         """Takes `[heads, nope, latent]` and `[heads, value, latent]`, contiguous."""

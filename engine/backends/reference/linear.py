@@ -15,10 +15,10 @@ from torch.nn import functional
 from engine.backends.reference.experts import ReferenceExperts
 from engine.backends.reference.latent_products import ReferenceLatentProducts
 from engine.device import cpu_multiplies_bf16, to_device
-from engine.model.adapted import Adapting, LowRank
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import Experts, Linear, stacked
+from engine.model.layers.adapted import Adapting, LowRank
+from engine.model.layers.linear import Experts, Linear, stacked
 from engine.model.quantized import Form, Weight
 from engine.parallel.sums import WHOLE, SumOrder
 

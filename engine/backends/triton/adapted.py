@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.backends.triton.adapter_rows import StepRows
 from engine.device import to_device
-from engine.model.adapted import MAX_FUSED_LAYERS, Adapting, LowRank
-from engine.model.linear import Linear
+from engine.model.layers.adapted import MAX_FUSED_LAYERS, Adapting, LowRank
+from engine.model.layers.linear import Linear
 from kernels.lora import FEW_ROWS, MANY_ROWS, WORDS_PER_MATRIX, adapt, adapted_rows
 from kernels.moe.sort_by_expert import NO_PAIR, Tiles
 

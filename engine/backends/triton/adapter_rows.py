@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device import to_device_together
-from engine.model.adapted import AdapterRows, Adapting, StepAdapters
+from engine.model.layers.adapted import AdapterRows, Adapting, StepAdapters
 from kernels.lora import AdaptedRows, adapted_rows, sorted_rows, tile_rows
 from kernels.moe.sort_by_expert import NO_PAIR, Tiles
 

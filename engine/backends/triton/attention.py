@@ -27,7 +27,7 @@ from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention, LatentAttention
 from engine.model.kv_layout import KV_FORM_BY_DTYPE, AnyAttention, groups_of_layers, quantized_layer
-from engine.model.linear import LatentProducts
+from engine.model.layers.linear import LatentProducts
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention.attention_tiles import ScoreParams
 from kernels.attention.latent_decode_attention import latent_decode_attention

@@ -26,9 +26,9 @@ from engine.backends.triton.routers import split_routers
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
 from engine.model.config import AttentionLayer, ExpertsMLP, LatentAttention, LayerConfig, ModelConfig, TextModel
-from engine.model.experts import ExpertsWeights
-from engine.model.layer import LayerWeights
-from engine.model.linear import Linear
+from engine.model.layers.experts import ExpertsWeights
+from engine.model.layers.layer import LayerWeights
+from engine.model.layers.linear import Linear
 from engine.model.model import Model
 from engine.model.rope import angle_table
 from engine.model.transformer import OperatorLayers

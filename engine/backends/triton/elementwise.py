@@ -20,7 +20,7 @@ from engine.backends.triton.quantized import QuantizedLinear
 from engine.backends.triton.routers import SplitRouter
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise
-from engine.model.linear import Linear
+from engine.model.layers.linear import Linear
 from engine.model.rope import Rope
 from kernels.gate import gate
 from kernels.moe.route import route

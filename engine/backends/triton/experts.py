@@ -17,7 +17,7 @@ from kernels.quantized.product import MAX_SPLIT_K_ROWS
 
 
 class TritonExperts:
-    """See `engine.model.linear.Experts`. The weights of all experts lie in one piece, as the kernels take them."""
+    """See `engine.model.layers.linear.Experts`. The weights of all experts lie in one piece, as kernels take them."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Attends with chunks of prompts to latent vectors in the expanded form: keys and values are built temporarily.
 
 For a chunk this takes fewer operations than the absorbed form, unless few queries follow many keys
-(`engine.model.latent`). Chunks whose keys and values fit into memory together take one gathering of vectors, two
+(`engine.model.layers.latent`). Chunks whose keys and values fit into memory together take one gathering of vectors, two
 products and one launch. The host knows all sizes: it plans a step once for all layers, and never waits.
 """
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from engine.backends.reference.kv_rows import rows_of
 from engine.device import to_device
 from engine.model.config import LatentAttention
-from engine.model.latent import expands
-from engine.model.linear import LatentProducts
+from engine.model.layers.latent import expands
+from engine.model.layers.linear import LatentProducts
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention.expanded_attention import ExpandedKV, expanded_attention
 from kernels.sizes import tile_count

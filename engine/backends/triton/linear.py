@@ -15,10 +15,10 @@ from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.adapter_rows import StepRows
 from engine.backends.triton.experts import TritonExperts
 from engine.backends.triton.quantized import QuantizedLinear, SideBySide, make_linear, packs, warm_up
-from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.linear import Linear
+from engine.model.layers.adapted import Adapting
+from engine.model.layers.linear import Linear
 from engine.model.quantized import Form, Weight
 from engine.parallel.shard import length
 from engine.parallel.sums import WHOLE, SumOrder

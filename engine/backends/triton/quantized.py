@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from contracts.kinds import Activations
-from engine.model.linear import stacked
+from engine.model.layers.linear import stacked
 from engine.model.quantized import Quantized, Weight
 from kernels.quantized.dequantize import dequantize
 from kernels.quantized.packed import PackedWeight, WeightCodes, pack, unsupported

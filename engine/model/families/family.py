@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from engine.model.checkpoint.spellings import BESIDE_TEXT
 from engine.model.families.expert_tensors import NamedExperts, ReadExpert
-from engine.model.spellings import BESIDE_TEXT
 
 
 class LayerNames(Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class ModelNames(Struct, frozen=True, kw_only=True):
 MODEL_FIELDS = ("embedding", "layer", "norm")
 """Fields of `ModelNames` that begin with the model's prefix, unlike the output layer."""
 ConfigFields = dict[str, Any]
-"""Fields of a `ModelConfig` that the family decides; `engine.model.read_config` reads the others."""
+"""Fields of a `ModelConfig` that the family decides; `engine.model.checkpoint.read_config` reads the others."""
 
 ReadConfig = Callable[[Any, str], ConfigFields]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from checkpoints.gguf.unpacking import GGUF_INDEX
 from contracts.errors import ModelError
-from engine.model.config_files import quantization_of, raw_config
+from engine.model.checkpoint.config_files import quantization_of, raw_config
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.formats.auto_round import read_auto_round
 from engine.model.formats.awq import read_awq
 from engine.model.formats.by_family import ByFamily
@@ -17,7 +18,6 @@ from engine.model.formats.format import Plain, WeightFormat
 from engine.model.formats.fp8 import read_fbgemm_fp8, read_fp8
 from engine.model.formats.gptq import read_gptq
 from engine.model.formats.modelopt import read_modelopt
-from engine.model.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 from engine.model.attention import Step
 from engine.model.batch import Batch
 from engine.model.config import ModelConfig
-from engine.model.linear import Linear
+from engine.model.layers.linear import Linear
 from engine.model.model import Stored
 from engine.model.transformer import Layers, Transformer
 

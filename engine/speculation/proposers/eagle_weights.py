@@ -18,15 +18,15 @@ from msgspec import structs
 
 from contracts.errors import ModelError
 from engine.backends.base import Backend
+from engine.model.checkpoint.read_config import read_config
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ExpertsMLP, ModelConfig
 from engine.model.families.family import ModelNames
 from engine.model.families.reading import checked
 from engine.model.families.registry import names_of
-from engine.model.layer import load_layer
-from engine.model.linear import LinearFactory
-from engine.model.read_config import read_config
+from engine.model.layers.layer import load_layer
+from engine.model.layers.linear import LinearFactory
 from engine.model.transformer import Transformer
-from engine.model.weights import Checkpoint
 from engine.parallel.rank_group import RankGroup
 from engine.speculation.proposers.eagle_head import EagleHead, HeadNorms
 

@@ -21,7 +21,7 @@ from contracts.messages.sampling import Sampling
 from engine.backends.base import Backend
 from engine.backends.sampler import Draw
 from engine.device import to_device
-from engine.model.linear import Linear
+from engine.model.layers.linear import Linear
 from engine.model.model import Model
 from engine.parallel.rank_group import RankGroup
 from engine.plan import Proposal, StepPlan, StepResult

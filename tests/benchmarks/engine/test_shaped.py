@@ -12,7 +12,7 @@ from benchmarks.engine.shaped import SIZES_OF_SHAPES, Shaped
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from contracts.errors import ConfigError
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from launcher.deployment import SERVICE_ENVIRONMENT
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from benchmarks.peers.process import OURS, PeerProcess, running
 from benchmarks.peers.rounds import run_rounds
 from benchmarks.peers.setup import PEERS, Peer, PeerError
 from benchmarks.peers.table import Measured, table
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from launcher.stages import StageDisplay
 from tests.waiting import alive, children
 

@@ -16,8 +16,8 @@ from engine.backends.triton import quantized
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.quantized import QuantizedLinear
-from engine.model.adapted import Adapting, StepAdapters
-from engine.model.linear import Linear
+from engine.model.layers.adapted import Adapting, StepAdapters
+from engine.model.layers.linear import Linear
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight, dequantized
 from engine.parallel.sums import WHOLE, SumOrder

@@ -21,7 +21,7 @@ from engine.backends.triton.decode_inputs import NOT_PENDING, PADDING_SLOT, Deco
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
 from engine.start.profiling import warm_up
 from infra.config.engine import EngineConfig

@@ -1,4 +1,5 @@
-/* Latent attention in both forms (engine/model/latent.py has the formulas). The same bytes are structures of ctypes. */
+/* Latent attention in both forms (engine/model/layers/latent.py has the formulas). The same bytes are structures of
+ctypes. */
 
 #ifndef LATENT_H
 #define LATENT_H

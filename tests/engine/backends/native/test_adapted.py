@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.adapted import NativeAdapted
-from engine.model.adapted import AdapterRows, Adapting, Expansion, LowRank, StepAdapters
+from engine.model.layers.adapted import AdapterRows, Adapting, Expansion, LowRank, StepAdapters
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 
 Sizes = Sequence[tuple[int, int, int]]

@@ -16,9 +16,9 @@ from engine.backends.reference.elementwise import gated
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.reference.routing import route
 from engine.model.config import Activation, ExpertsMLP
-from engine.model.dense import DenseWeights
-from engine.model.experts import ExpertsWeights
 from engine.model.families.expert_tensors import ExpertTensors
+from engine.model.layers.dense import DenseWeights
+from engine.model.layers.experts import ExpertsWeights
 from engine.model.quantized import Quantized, dequantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.quantized_weights import KINDS, in_int8, quantized_weight

@@ -20,7 +20,7 @@ from engine.backends.reference.linear import ReferenceLinears
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import build_batch
 from engine.model.config import DenseMLP, LatentAttention, LayerConfig
-from engine.model.latent import expands
+from engine.model.layers.latent import expands
 from engine.model.rope import Rope
 from engine.plan import StepPlan, Work
 from tests.engine.backends.reference.test_attention import SHAPES

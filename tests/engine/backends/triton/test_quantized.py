@@ -15,7 +15,7 @@ from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.adapter_rows import recorded
 from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.quantized import QuantizedLinear, SideBySide
-from engine.model.adapted import Adapting, Expansion, LowRank
+from engine.model.layers.adapted import Adapting, Expansion, LowRank
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
 from kernels.tuning import Config

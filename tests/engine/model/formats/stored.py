@@ -7,9 +7,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.formats.registry import open_checkpoint
 from engine.model.quantized import Quantized
-from engine.model.weights import Checkpoint
 
 NAME = "model.layers.0.mlp.up_proj"
 

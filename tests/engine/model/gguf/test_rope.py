@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from checkpoints.gguf.unpacking import unpacked
-from engine.model.read_config import read_config
+from engine.model.checkpoint.read_config import read_config
 from engine.model.rope import inverse_frequencies
 from tests.gguf_files import write_gguf
 from tests.reference import build_model

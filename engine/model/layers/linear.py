@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from contracts.kinds import Quantization
-from engine.model.adapted import Adaptable, AdapterTarget, Adapting
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
+from engine.model.layers.adapted import Adaptable, AdapterTarget, Adapting
+from engine.model.layers.ranks import PassedOver, RankEmbedding, RankExperts, SummedLinear
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Form, Quantized, Weight, columns, dequantized, rows, times, write
-from engine.model.ranks import PassedOver, RankEmbedding, RankExperts, SummedLinear
-from engine.model.weights import Checkpoint
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.parallel.shard import length
 from engine.parallel.shard import times as stretched
@@ -52,7 +52,7 @@ class Experts(Protocol):
 
 
 class LatentProducts(Protocol):
-    """Products of latent attention; `engine.model.latent` has the formulas."""
+    """Products of latent attention; `engine.model.layers.latent` has the formulas."""
 
     def absorbed(self, queries: Tensor) -> Tensor:
         """Returns `[tokens, heads, latent + rope]`, K_h^T a_h | b_h of `queries` `[tokens, heads, nope + rope]`."""

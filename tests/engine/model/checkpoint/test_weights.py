@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from contracts.errors import ModelError
-from engine.model.weights import Checkpoint
+from engine.model.checkpoint.weights import Checkpoint
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
 from tests.reference import build_model

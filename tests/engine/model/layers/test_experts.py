@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from contracts.errors import ModelError
-from engine.model.weights import Checkpoint
+from engine.model.checkpoint.weights import Checkpoint
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model
 from tests.variants import VARIANTS

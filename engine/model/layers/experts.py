@@ -6,9 +6,9 @@ from typing import Generic
 from torch import Tensor
 
 from engine.model.config import DenseMLP, ExpertsMLP, ModelConfig
-from engine.model.dense import DenseWeights, load_dense
 from engine.model.families.family import LayerNames
-from engine.model.linear import AnyLinear, Experts, LinearFactory
+from engine.model.layers.dense import DenseWeights, load_dense
+from engine.model.layers.linear import AnyLinear, Experts, LinearFactory
 
 
 @dataclass(frozen=True, slots=True)

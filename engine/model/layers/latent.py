@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engine.model.config import LatentAttention, ModelConfig
 from engine.model.families.family import LayerNames
-from engine.model.linear import AnyLinear, LatentProducts, LinearFactory
+from engine.model.layers.linear import AnyLinear, LatentProducts, LinearFactory
 from engine.model.rope import halves_order
 from engine.parallel.shard import times
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
 from engine.model.cut import cut_layer
-from engine.model.dense import DenseWeights, load_dense
-from engine.model.experts import ExpertsWeights, load_experts
 from engine.model.families.family import LayerNames
-from engine.model.latent import LatentWeights, load_latent
-from engine.model.linear import AnyLinear, LinearFactory
+from engine.model.layers.dense import DenseWeights, load_dense
+from engine.model.layers.experts import ExpertsWeights, load_experts
+from engine.model.layers.latent import LatentWeights, load_latent
+from engine.model.layers.linear import AnyLinear, LinearFactory
 from engine.model.rope import halves_order
 from engine.parallel.shard import times
 

@@ -10,8 +10,8 @@ from engine.parallel.rank_group import Collective, RankGroup
 from engine.parallel.shard import length
 
 if TYPE_CHECKING:
-    from engine.model.linear import Experts, Linear
-    from engine.model.weights import Checkpoint
+    from engine.model.checkpoint.weights import Checkpoint
+    from engine.model.layers.linear import Experts, Linear
 
 
 class SummedLinear:

@@ -9,10 +9,10 @@ from msgspec import structs
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from contracts.errors import ConfigError, ModelError
+from engine.model.checkpoint.read_config import read_config
 from engine.model.config import ExpertsMLP, computation
 from engine.model.families.reading import checked, word_of
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES
-from engine.model.read_config import read_config
 from tests.variants import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}

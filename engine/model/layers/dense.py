@@ -6,7 +6,7 @@ from typing import Generic
 from torch import Tensor
 
 from engine.model.config import DenseMLP, ModelConfig
-from engine.model.linear import AnyLinear, LinearFactory
+from engine.model.layers.linear import AnyLinear, LinearFactory
 
 
 @dataclass(frozen=True, slots=True)

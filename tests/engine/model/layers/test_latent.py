@@ -12,12 +12,12 @@ from engine.backends.reference.elementwise import ReferenceElementwise
 from engine.backends.reference.linear import ReferenceLinears
 from engine.model.attention import AttentionStep
 from engine.model.batch import build_batch
+from engine.model.checkpoint.read_config import read_config
+from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import LatentAttention, ModelConfig
 from engine.model.families.registry import names_of
-from engine.model.linear import LatentProducts, LinearFactory
-from engine.model.read_config import read_config
+from engine.model.layers.linear import LatentProducts, LinearFactory
 from engine.model.transformer import OperatorLayers, Transformer
-from engine.model.weights import Checkpoint
 from engine.plan import StepPlan, Work
 from tests.reference import build_model, load_reference, make_prompts
 from tests.variants import VARIANTS
