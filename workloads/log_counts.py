@@ -1,8 +1,9 @@
 """Counts of a figure's values in logarithmic classes: percentiles of any number of values in bounded memory.
 
-The values of a class differ by `RELATIVE_ERROR` at most, and it stands for their mean (compare Masson et al., "DDSketch",
-2019, whose classes stand for their middles). Ranks are exact, so a percentile differs from that of the sorted values by
-this error at most, and not at all while the values of its class are equal. Number, mean and maximum are exact.
+The values of a class differ by `RELATIVE_ERROR` at most, and it stands for their mean (compare Masson et al.,
+"DDSketch", 2019, whose classes stand for their middles). Ranks are exact, so a percentile differs from that of the
+sorted values by this error at most, and not at all while the values of its class are equal. Number, mean and maximum
+are exact.
 """
 
 import math

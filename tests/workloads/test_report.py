@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from contracts.slo import SLO, Timings
-from workloads.outcome import RequestOutcome
 from workloads.figures import MAX_ERRORS_NAMED, OTHER_ERRORS, LoadFigures
+from workloads.outcome import RequestOutcome
 from workloads.report import Missed, Percentiles, Report, make_report, share_interval
 from workloads.table import comparison, table
 
