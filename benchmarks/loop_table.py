@@ -8,7 +8,7 @@ from benchmarks.kernels.rows import Wanted
 from benchmarks.simulated.compile_only import Compiled
 from benchmarks.simulated.machine_code import Loop, disassembled, hot_loops
 
-COLUMNS = (
+LOOP_COLUMNS = (
     *("kernel", "compiled for", "sm", "registers", "instructions", "tensor", "of a weight or tensor instruction"),
     *("budget", "target", "loads x bytes", "conversions", "barriers", "shared stores", "shared loads", "shuffles"),
 )
@@ -26,7 +26,7 @@ class LoopTable:
 
     def __init__(self) -> None:
         self.exceeded: list[str] = []
-        self._lines = ["| " + " | ".join(COLUMNS) + " |", "| --- " * len(COLUMNS) + "|"]
+        self._lines = ["| " + " | ".join(LOOP_COLUMNS) + " |", "| --- " * len(LOOP_COLUMNS) + "|"]
 
     def __str__(self) -> str:
         return "\n".join([*self._lines, "", *self.exceeded])

@@ -34,7 +34,7 @@ SHORT_PROMPT_TOKENS, LONG_PROMPT_TOKENS = (32, 512), (4096, 16384)  # tokens, ev
 LONG_SHARE = 0.1
 TTFT_OBJECTIVE_S = 2.0  # s until the first token
 POLICIES = ("first come", "shortest first", "ours")
-WORKER = SimulatedDevice(
+PREFILL_DEVICE = SimulatedDevice(
     name="benchmark",
     seconds=WORKER_COSTS.seconds,
     costs=WORKER_COSTS,
@@ -78,7 +78,7 @@ class _FirstTokens:
         self._policy = policy
         shorter = SHORTER_PROMPTS_SHARE if policy == "ours" else 0.0
         self._worker = SimulatedWorker(
-            self.timeline, "worker", "decode", structs.replace(WORKER, shorter_share=shorter), self
+            self.timeline, "worker", "decode", structs.replace(PREFILL_DEVICE, shorter_share=shorter), self
         )
         for number, arrival in enumerate(self._arrivals):
             self.timeline.at(arrival.at, partial(self._sends, number))

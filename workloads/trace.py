@@ -94,7 +94,7 @@ def _blocks(row: MooncakeRow) -> tuple[Span, ...]:
     return spans if len(spans) == len(lengths) else ()
 
 
-COLUMNS: tuple[tuple[str, str, str], ...] = (
+TRACE_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Timestamp", "Request tokens", "Response tokens"),
     ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
 )
@@ -103,13 +103,13 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 def _table(first: str, file: TextIO, path: Path) -> Iterator[TraceRow]:
     names = next(csv.reader([first]), [])
-    columns = next((columns for columns in COLUMNS if set(columns) <= set(names)), None)
+    columns = next((columns for columns in TRACE_COLUMNS if set(columns) <= set(names)), None)
     if columns is None:
         raise ConfigError(
             OPTION,
             path,
             "line 1: expected Mooncake's JSON lines, or a CSV file whose head names "
-            + " or ".join(", ".join(columns) for columns in COLUMNS),
+            + " or ".join(", ".join(columns) for columns in TRACE_COLUMNS),
         )
     reader = csv.DictReader(file, names)
     for cells in reader:
@@ -120,7 +120,7 @@ def _table(first: str, file: TextIO, path: Path) -> Iterator[TraceRow]:
             raise ConfigError(
                 OPTION, path, f"line {line}: {', '.join(columns)} are not a time and two numbers"
             ) from None
-        if output == 0 and columns == COLUMNS[0]:
+        if output == 0 and columns == TRACE_COLUMNS[0]:
             continue
         yield _checked(TraceRow(line, at_s, (Span(-line, prompt),), output), prompt, path)
 

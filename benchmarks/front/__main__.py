@@ -26,7 +26,7 @@ from launcher.stages import StageDisplay
 OURS = "this code"
 BUSY_RATE_FACTOR = 4  # times the usual rate
 IDLE_REQUESTS = 200
-COLUMNS = ("", "tokens per core-second", "cores", "tokens per event", "p50 ms", "p99 ms", "missing")
+GATEWAY_COLUMNS = ("", "tokens per core-second", "cores", "tokens per event", "p50 ms", "p99 ms", "missing")
 Sides = Mapping[str, Path]
 """Checkouts by their name."""
 
@@ -115,7 +115,7 @@ def _measure(
 ) -> None:
     """Prints a table of the ways' medians, and the first way's tokens per core-second over those of `compared_with`."""
     rounds = in_turns(ways, options.rounds, warm_up=0)
-    print(f"{title} ({options.api})\n\n{head(*COLUMNS)}")
+    print(f"{title} ({options.api})\n\n{head(*GATEWAY_COLUMNS)}")
     rates = {}
     for name in ways:
         found = [each[name] for each in rounds]

@@ -36,7 +36,7 @@ from workloads.arrivals import Arrivals
 HOST = "127.0.0.1"
 WORKER_COUNT = 4
 ANSWER_TIMEOUT_S = 120.0  # s after which an answer is given up
-COLUMNS = (
+OVERLOAD_COLUMNS = (
     "side",
     "bears/s",
     "sent",
@@ -175,7 +175,7 @@ def main() -> int:
     def work(stages: StageDisplay) -> None:
         load = f"{given.prompt} + {given.output} tokens, {given.times:g} times what it bears"
         print(f"{given.shape}, {load}, {given.slo}")
-        print(head(*COLUMNS), flush=True)
+        print(head(*OVERLOAD_COLUMNS), flush=True)
         with tempfile.TemporaryDirectory(prefix="baton-overload-") as temporary:
             model = Path(temporary, "model")
             make(model, given.shape)

@@ -28,7 +28,7 @@ from launcher.options import DEMO_MODEL
 
 HERE = Path(__file__).parent
 HOST = "127.0.0.1"
-WORKER = Path("testing", "simulated_worker.py")
+SIMULATED_WORKER_FILE = Path("testing", "simulated_worker.py")
 START_SECONDS = 120.0
 MODEL_NAME = "demo"
 WORD, TOKEN = " garden", 821  # a token of the demonstration model whose text nothing else in an answer has
@@ -131,7 +131,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
             for number in range(shape.gateways)
         ]
         # A worker that imports the modules of that checkout.
-        worker = checkout / WORKER
+        worker = checkout / SIMULATED_WORKER_FILE
         workers = []
         for number in range(shape.workers):
             phase = shape.pause * number / shape.workers

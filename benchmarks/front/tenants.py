@@ -37,7 +37,7 @@ from workloads.arrivals import Arrivals
 
 ANSWER_TIMEOUT_S = 300.0  # s after which an answer is given up
 CANCEL_TIMEOUT_S = 60.0  # within which cancelled requests end
-COLUMNS = (
+TENANT_COLUMNS = (
     "beside",
     "sends/s",
     "answered of its",
@@ -129,7 +129,7 @@ async def measure(url: str, given: argparse.Namespace, keys: tuple[NewKey, ...])
         for name, rate in rates.items():
             windows[name].append(await tenants.window(rate, given.other * bears))
     await tenants.close()
-    print(head(*COLUMNS))
+    print(head(*TENANT_COLUMNS))
     p95 = {}
     for name, rate in rates.items():
         each = [ttfts(window.other) for window in windows[name]]

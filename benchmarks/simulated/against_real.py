@@ -47,7 +47,7 @@ class WorkerCounts(NamedTuple):
     computes: bool = False
 
 
-DEPLOYMENTS = {
+WORKERS_BY_DEPLOYMENT = {
     "1P1D": WorkerCounts(1, 1),
     "2P2D": WorkerCounts(2, 2),
     "1 unsplit": WorkerCounts(0, 1),
@@ -56,7 +56,7 @@ DEPLOYMENTS = {
     "135M 1 unsplit": WorkerCounts(0, 1, computes=True),
     "135M 2 unsplit": WorkerCounts(0, 2, computes=True),
 }
-SLEEPING_DEPLOYMENTS = [name for name, workers in DEPLOYMENTS.items() if not workers.computes]
+SLEEPING_DEPLOYMENTS = [name for name, workers in WORKERS_BY_DEPLOYMENT.items() if not workers.computes]
 FULL_RATE_BY_PROMPTS = {"uniform:60-200": 4.0, "uniform:300-700": 1.6, "uniform:1000-2000": 0.55}
 """Prompt lengths, and requests per second at which they load one worker that computes prompts fully."""
 LOAD_SHARES = (0.35, 0.7)
@@ -80,7 +80,7 @@ class SetUp(NamedTuple):
     load: float
 
     def bench(self, seconds: float) -> BenchConfig:
-        prefill, decode, computes = DEPLOYMENTS[self.deployment]
+        prefill, decode, computes = WORKERS_BY_DEPLOYMENT[self.deployment]
         speed = COMPUTING_SHARE if computes else 1.0
         full = speed * FULL_RATE_BY_PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
         return BenchConfig(
@@ -126,7 +126,7 @@ def figures(report: Report) -> list[float]:
 @contextmanager
 def serving(deployment: str) -> Iterator[ClientEndpoint]:
     """Starts a deployment, and ends it on exit. Raises `BatonError`."""
-    prefill, decode, computes = DEPLOYMENTS[deployment]
+    prefill, decode, computes = WORKERS_BY_DEPLOYMENT[deployment]
     costs = msgspec.json.encode(SLEPT_COSTS_S).decode()
     cores = cycle(sorted(os.sched_getaffinity(0)))
 
@@ -167,7 +167,7 @@ def measure(deployment: str, directory: Path, seconds: float, stages: StageDispl
 
 def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
     """Simulates a set-up with the costs that its deployment's workers have learned."""
-    prefill, decode, _ = DEPLOYMENTS[set_up.deployment]
+    prefill, decode, _ = WORKERS_BY_DEPLOYMENT[set_up.deployment]
     given = set_up.bench(seconds)
     load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
     costs = str(directory / f"{set_up.deployment} costs.json")
@@ -218,7 +218,9 @@ def show(found: Sequence[Compared]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.against_real", description=__doc__)
     parser.add_argument("--seconds", type=float, default=45.0, help="that each load lasts")
-    parser.add_argument("--deployment", choices=sorted(DEPLOYMENTS), action="append", help="by default all that sleep")
+    parser.add_argument(
+        "--deployment", choices=sorted(WORKERS_BY_DEPLOYMENT), action="append", help="by default all that sleep"
+    )
     parser.add_argument("--directory", type=Path, help="keeps reports")
     given = parser.parse_args()
 

@@ -25,7 +25,10 @@ from tests.variants import VARIANTS
 NEW = 80
 BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
 POOL = 40  # blocks of a worker: some of the sequences have to wait, some to give way
-WORKER = ("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "320", "--kv-memory", str(POOL * BLOCK))
+WORKER_OPTIONS = (
+    *("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "320"),
+    *("--kv-memory", str(POOL * BLOCK)),
+)
 LENGTHS = [20, 130, 90, 60, 40, 100, 64, 16] * 2
 ENDS = (7, 19, 200)
 BAD = [[5], [30], [12, 40], [60, 61, 62]]
@@ -79,7 +82,7 @@ def test_adjusted_tokens_are_those_of_the_processors(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     prompts = make_prompts(LENGTHS, VARIANTS["llama"]().vocab_size, seed=8)
     both = [ask(model, prompts) for ask in (like_transformers, like_openai)]
-    with System(tmp_path, model, prefill=1, decode=2, worker=WORKER) as system:
+    with System(tmp_path, model, prefill=1, decode=2, worker=WORKER_OPTIONS) as system:
         for runs, asked in both:
             assert complete_all(system.gateway_url, runs, **asked) == [run.tokens for run in runs]
         records = system.wait_until_idle(60)

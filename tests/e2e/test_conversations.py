@@ -6,7 +6,7 @@ from benchmarks.front.conversations import ConversationsConfig, Told, talk
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
 
-WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "64MiB")
 TURNS, CONVERSATIONS = 8, 3
 
 
@@ -21,9 +21,9 @@ def test_turns_go_where_their_kv_lies(tmp_path: Path) -> None:
     """Eight turns; each prompt is all that was said before, the answers too, and a new message."""
     (tmp_path / "single").mkdir()
     (tmp_path / "split").mkdir()
-    with System(tmp_path / "single", DEMO, prefill=0, decode=1, worker=WORKER, handoff="auto") as system:
+    with System(tmp_path / "single", DEMO, prefill=0, decode=1, worker=WORKER_OPTIONS, handoff="auto") as system:
         single = told(tmp_path, system)
-    with System(tmp_path / "split", DEMO, prefill=2, decode=2, worker=WORKER, handoff="auto") as system:
+    with System(tmp_path / "split", DEMO, prefill=2, decode=2, worker=WORKER_OPTIONS, handoff="auto") as system:
         split = told(tmp_path, system)
     print(single, split)
     assert single.turns == split.turns == TURNS * CONVERSATIONS

@@ -17,7 +17,7 @@ from tests.variants import VARIANTS
 from tests.waiting import wait_until
 
 NEW_TOKENS = 40
-WORKER = ("--dtype", "fp32", "--kv-memory", "1280KiB", "--max-model-len", "320", "--max-batch-tokens", "56")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "1280KiB", "--max-model-len", "320", "--max-batch-tokens", "56")
 SEED = 11
 
 
@@ -36,8 +36,8 @@ def test_tokens_are_those_without_a_head(tmp_path: Path) -> None:
     build_head(tmp_path / "head", VARIANTS["llama"]())
     # Those of 20 tokens are many at once, and more than fit when they have grown.
     runs = references(model, [20, 150, 90, 210, 40, 64, 20, 20, 20, 20] * 2, NEW_TOKENS)
-    options = (*WORKER, "--speculation", "eagle", "--eagle", str(tmp_path / "head"), "--speculative-tokens", "3")
-    with System(tmp_path, model, decode=2, worker=options) as system:
+    speculation = ("--speculation", "eagle", "--eagle", str(tmp_path / "head"), "--speculative-tokens", "3")
+    with System(tmp_path, model, decode=2, worker=(*WORKER_OPTIONS, *speculation)) as system:
         with death_midway(system):
             answers = complete_all(system.gateway_url, runs)
         assert answers == [each.tokens for each in runs]

@@ -22,7 +22,7 @@ FAMILIES += ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "deepseek-v2", "dee
 FORMATS = [COMPRESSED, "awq, experts", "gptq, desc_act", "fp8, blocks, latent"]
 """Of `tests/engine/model/formats/cases.py`, which has the others."""
 LENGTHS = [2, 5, 9, 12, 17, 20, 25, 33, 40, 47]  # of prompts, in tokens: several chunks, blocks and windows
-WORKER = ("--dtype", "fp32", "--kv-memory", "8MiB", "--max-batch-tokens", "16", "--max-model-len", "256")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "8MiB", "--max-batch-tokens", "16", "--max-model-len", "256")
 AT_ONCE = 3
 """Systems that run at the same time: most of a start and a stop is waiting."""
 
@@ -45,7 +45,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
 
 
 def _ask(directory: Path, model: Path, runs: list[Golden]) -> Outcome:
-    with System(directory, model, worker=WORKER) as system:
+    with System(directory, model, worker=WORKER_OPTIONS) as system:
         answers = complete_all(system.gateway_url, runs)
         wait_until(lambda: len(system.finished()) == len(runs), "the requests' records")
         return runs, answers, system.finished()

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 LENGTHS = [2, 9, 17, 33, 47]  # of prompts, in tokens: several chunks and blocks
 TARGET = "-march=x86-64-v3" if "avx2" in compiling.processor().split() else "-march=native"
 """As a laptop compiles operators: for AVX2 and no more. A processor of another kind (arm) compiles them for itself."""
-WORKER = ("--dtype", "fp32", "--kv-memory", "8MiB", "--max-batch-tokens", "16", "--max-model-len", "256")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "8MiB", "--max-batch-tokens", "16", "--max-model-len", "256")
 
 
 def kind_of(name: str) -> GGMLQuantizationType:
@@ -31,7 +31,7 @@ def test_a_file_gives_the_tokens_of_its_dequantized_twin(tmp_path: Path) -> None
     (tmp_path / "cache" / "baton").mkdir(parents=True)
     operators = Path(shutil.copy2(compiling.build((TARGET,)), tmp_path / "cache" / "baton"))  # else each start compiles
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), compiling.TARGET_VARIABLE: TARGET}
-    with System(tmp_path, file, worker=WORKER, environment=environment) as system:
+    with System(tmp_path, file, worker=WORKER_OPTIONS, environment=environment) as system:
         answers = complete_all(system.gateway_url, runs)
         wait_until(lambda: len(system.finished()) == len(runs), "the requests' records")
         assert answers == [run.tokens for run in runs]

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 REQUESTS = 1000
 AT_ONCE = 48
 BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
-WORKER = (
+WORKER_OPTIONS = (
     *("--log-level", "debug"),
     *("--dtype", "fp32", "--max-batch-tokens", "128", "--max-model-len", "512"),
     *("--kv-memory", str(100 * BLOCK), "--host-kv-memory", str(30 * BLOCK)),
@@ -29,7 +29,7 @@ WORKER = (
 @pytest.mark.timeout(400)
 def test_a_thousand_starts_cancels_forks_and_failures_leave_no_block(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
-    with System(tmp_path, model, prefill=2, decode=2, worker=WORKER) as system:
+    with System(tmp_path, model, prefill=2, decode=2, worker=WORKER_OPTIONS) as system:
         deaths = {300: partial(kill_busiest, system), 600: partial(system.kill, "prefill-1")}
         outcomes = asyncio.run(everything(system.gateway_url, deaths))
         assert system.retried() > 0

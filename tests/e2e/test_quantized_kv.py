@@ -14,8 +14,8 @@ from tests.variants import VARIANTS
 
 LENGTHS = [1, 16, 17, 40, 64, 100, 150, 199]
 NEW_TOKENS = 6
-WORKER = ("--dtype", "fp32", "--kv-dtype", "int8", "--max-model-len", "256", "--kv-memory", "512KiB")
-SPLIT = (*WORKER, "--host-kv-memory", "512KiB", "--max-batch-tokens", "24")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-dtype", "int8", "--max-model-len", "256", "--kv-memory", "512KiB")
+SPLIT = (*WORKER_OPTIONS, "--host-kv-memory", "512KiB", "--max-batch-tokens", "24")
 BLOCK_BYTES = 4 * 16 * 2 * 2 * (32 + 2)
 """Of four layers with two KV heads of 32 numbers: a byte each, and two of the scale."""
 

@@ -19,7 +19,7 @@ NEW = 64  # output tokens: four blocks that every sequence grows by
 BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
 ROUNDS = 8
 POOL, TIER = 48, 8  # blocks of each worker; the last load, of 4 x 12 samples, would take ten times as many
-WORKER = (
+WORKER_OPTIONS = (
     *("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "512"),
     *("--kv-memory", str(POOL * BLOCK), "--host-kv-memory", str(TIER * BLOCK)),
 )
@@ -34,7 +34,7 @@ def test_tokens_are_exact_while_blocks_are_shared_forked_preempted_and_swapped(t
     first = golden_runs(model, [system_prompt + tokens for tokens in own], NEW)
     turns = [run.prompt + run.tokens + tail for run, tail in zip(first[:4], own[4:], strict=False)]
     second = golden_runs(model, turns, NEW)
-    with System(tmp_path, model, prefill=2, decode=2, worker=WORKER) as system:
+    with System(tmp_path, model, prefill=2, decode=2, worker=WORKER_OPTIONS) as system:
         for _ in range(ROUNDS):
             for turn in (first, first, second):
                 assert complete_all(system.gateway_url, turn) == [run.tokens for run in turn]

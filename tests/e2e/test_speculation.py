@@ -11,7 +11,7 @@ from tests.e2e.harness.system import System
 from tests.e2e.test_mixed import ASKED, answers, check_equal
 from tests.waiting import wait_until
 
-WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "64MiB")
 GUESSING = [
     ("--speculation", "ngram", "--speculative-tokens", "4", "--speculative-answers", "4096"),
     ("--speculation", "draft", "--draft-model", str(DEMO.parent / "draft_weights")),
@@ -22,7 +22,7 @@ GUESSING = [
 
 @pytest.mark.timeout(300)
 def test_answers_of_every_kind_are_those_without_guesses(tmp_path: Path) -> None:
-    with System(tmp_path, DEMO, prefill=1, decode=1, worker=WORKER) as system:
+    with System(tmp_path, DEMO, prefill=1, decode=1, worker=WORKER_OPTIONS) as system:
         alone = asyncio.run(answers(system, 8))
         for number, options in enumerate(GUESSING, 1):
             system.start_worker(f"decode-{number}", *options)

@@ -18,7 +18,7 @@ DELAY = 0.02  # seconds one way, so that a round trip takes 40 ms at least
 LOSS = 0.01
 LONG_ANSWER_TOKENS = 150
 LENGTHS = [1, 15, 16, 17, 40, 64, 65, 100, 128, 200, 300, 511]
-WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56", "--kv-transport", "tcp")
+WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56", "--kv-transport", "tcp")
 PORTS = range(20000, 20004)
 REACHED = ("--announce", DEVICE, "--ports", f"{PORTS.start}-{PORTS.stop - 1}", "--link-connections", "3")
 
@@ -43,7 +43,7 @@ def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: 
         def host_of(name: str) -> Host:
             return replace(hosts.b, address=ADDRESSES_6[1]) if name.startswith("decode") else hosts.a
 
-        with System(tmp_path, model, worker=[*WORKER, *REACHED], host_of=host_of) as system:
+        with System(tmp_path, model, worker=[*WORKER_OPTIONS, *REACHED], host_of=host_of) as system:
             with hosts.a.inside():
                 for some in (runs[:1], runs[1:]):  # the first pays for the connections
                     assert complete_all(system.gateway_url, some) == [run.tokens for run in some]

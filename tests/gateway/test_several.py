@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
 BODY = {"prompt": "a", "max_tokens": 40}
 _COUNTED = re.compile(r'^baton:requests_ended_total\{gateway="(.*?)".*outcome="finished"\} (\S+)$', re.MULTILINE)
-COSTS = StepCosts(step=0.0005, prompt_token=0.01, steps=50, fastest=0.0005)
+STEP_COSTS = StepCosts(step=0.0005, prompt_token=0.01, steps=50, fastest=0.0005)
 """What the worker says of its steps. They take longer, so that an objective between the two is admitted and missed."""
 ASKED = {"patient": 20, "hasty": 12, "strict": 8}
 OBJECTIVES = {"patient": "ttft=60s,tpot=10s", "hasty": "tpot=1ms", "strict": "ttft=1ms"}
@@ -47,7 +47,7 @@ async def peer(model: Path, redis_url: str, secret_file: Path) -> AsyncIterator[
     """A worker whose answers take forty steps; forty clients at once on the test's loop do not silence it."""
     await empty(redis_url)
     end, secret = ModelTokenizer(model).stop_ids[0], secret_file.read_bytes()
-    load = WorkerLoad(blocks_total=1000, costs=COSTS)
+    load = WorkerLoad(blocks_total=1000, costs=STEP_COSTS)
     async with peer_apart("decode", redis_url, secret, model, lambda *_: [*[40] * 39, end], load):
         yield
 

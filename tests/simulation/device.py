@@ -13,9 +13,15 @@ from workloads.outcome import RequestOutcome
 from workloads.report import Report, make_report
 from workloads.request import TimedRequest, Workload, timed
 
-COSTS = StepCosts(step=0.01, prompt_token=1e-4, pair=1e-9, sequence=2e-4, context_token=1e-7, most_tokens=512)
+STEP_COSTS = StepCosts(step=0.01, prompt_token=1e-4, pair=1e-9, sequence=2e-4, context_token=1e-7, most_tokens=512)
 DEVICE = SimulatedDevice(
-    name="test", seconds=COSTS.seconds, costs=COSTS, token_bytes=32768, blocks=2000, step_tokens=512, step_target_s=0.1
+    name="test",
+    seconds=STEP_COSTS.seconds,
+    costs=STEP_COSTS,
+    token_bytes=32768,
+    blocks=2000,
+    step_tokens=512,
+    step_target_s=0.1,
 )
 SLO_OF_TESTS = SLO(1000.0, 40.0)
 

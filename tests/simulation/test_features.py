@@ -13,7 +13,7 @@ from simulation.deployment import SimulatedDeployment, SimulatedDevice
 from simulation.drafts import SimulatedDrafts
 from simulation.senders import KeyTraffic
 from simulation.simulation import DeploymentSimulation
-from tests.simulation.device import COSTS, DEVICE, deployment, report, requests
+from tests.simulation.device import DEVICE, STEP_COSTS, deployment, report, requests
 from workloads.outcome import RequestOutcome
 from workloads.request import PlannedRequest, Span, TimedRequest
 
@@ -141,7 +141,11 @@ def test_evicted_blocks_come_back_at_the_rate_of_the_link() -> None:
     assert back.timings is not None and again.timings is not None
     assert again.cached_tokens <= 16 < back.cached_tokens
     left = 1600 - back.cached_tokens
-    computed = COSTS.step + COSTS.prompt_token * left + COSTS.pair * left * (back.cached_tokens + (left + 1) / 2)
+    computed = (
+        STEP_COSTS.step
+        + STEP_COSTS.prompt_token * left
+        + STEP_COSTS.pair * left * (back.cached_tokens + (left + 1) / 2)
+    )
     moved_bytes = back.timings.ttft_ms / 1000 - computed - 0.001 - MOVE_SECONDS
     blocks = moved_bytes * rate / (DEVICE.token_bytes * DEVICE.block_tokens)
     assert blocks == pytest.approx(round(blocks), abs=1e-3) and back.cached_tokens // 16 <= round(blocks) <= 200

@@ -19,7 +19,7 @@ KNOWN_GOOD = {(0, 3, 13.5): 800, (1, 2, 17.0): 940, (2, 2, 22.0): 1256}
 LOST_SHARE = 0.01
 PART_REQUESTS, PART_SPEED, KNOWN_GOOD_OF_PART = 700, 2.5, 649
 """Requests of an hour like Mooncake's, 2.5 times as fast, on 2 prefill and 2 decode workers."""
-WORKER = CalibratedWorker(
+CALIBRATED_WORKER = CalibratedWorker(
     costs=StepCosts(step=6e-3, prompt_token=1.8e-5, pair=8e-11, sequence=2e-5, context_token=3e-8, most_tokens=8192),
     kv_tokens=400_000,
     token_bytes=1 << 17,
@@ -38,7 +38,9 @@ def test_goodput_is_what_it_was(prefill: int, decode: int, rate: float) -> None:
 
 def test_goodput_on_a_part_of_mooncakes_hour(tmp_path: Path) -> None:
     costs = tmp_path / "costs.json"
-    costs.write_bytes(msgspec.json.encode(Calibration(model="", device="", front_ms=1.0, pause_ms=0.0, decode=WORKER)))
+    costs.write_bytes(
+        msgspec.json.encode(Calibration(model="", device="", front_ms=1.0, pause_ms=0.0, decode=CALIBRATED_WORKER))
+    )
     trace = tmp_path / "hour.jsonl"
     trace.write_bytes(b"\n".join(map(msgspec.json.encode, generate(random.Random(0))[:PART_REQUESTS])))
     config = SimulateConfig(

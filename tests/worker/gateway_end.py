@@ -25,7 +25,7 @@ from worker.gateways.connections import GatewayConnections
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 
-WORKER, GATEWAY = "worker", "gateway"
+WORKER_EPOCH, GATEWAY_EPOCH = "worker", "gateway"
 SECONDS = 10.0
 
 
@@ -64,7 +64,7 @@ class Landings:
 def life(silence: float, jobs_ahead: int = 1024) -> Life:
     config = WorkerConfig(engine=EngineConfig(model="m"), gateway_silence=max(silence, 1e-9), jobs_ahead=jobs_ahead)
     busy = BusyPage("", 1, lambda threads: None)
-    return Life(config, WORKER, ServerClock(), EngineStatus(), Inbox(1000), Outbox(1000), busy)
+    return Life(config, WORKER_EPOCH, ServerClock(), EngineStatus(), Inbox(1000), Outbox(1000), busy)
 
 
 class Setting:
@@ -98,7 +98,7 @@ class Setting:
         return decode_from_worker(await asyncio.wait_for(self.dealer.recv(), SECONDS))
 
     async def hello(self) -> None:
-        await self.send(Hello(sender=GATEWAY, receiver=WORKER))
+        await self.send(Hello(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH))
         assert isinstance(await self.receive(), Welcome)
 
     async def close(self) -> None:

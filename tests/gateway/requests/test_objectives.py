@@ -11,7 +11,7 @@ from pricing.step_costs.steps import StepCosts
 from tests.gateway.peer import Peer
 from tests.gateway.running import Running, Serve, until
 
-COSTS = StepCosts(step=0.002, prompt_token=1e-5, sequence=1e-4)
+STEP_COSTS = StepCosts(step=0.002, prompt_token=1e-5, sequence=1e-4)
 SHOWN = StepCosts(step=0.002, prompt_token=1e-5, sequence=1e-4, steps=50, fastest=0.002)
 STRICT = {"x-slo-tpot-ms": "1"}
 
@@ -35,7 +35,7 @@ def chat(running: Running, headers: dict[str, str], caller: str = "") -> "asynci
 @pytest.mark.parametrize("caller", ["", "another"], ids=["same tenant", "another tenant"])
 async def test_who_wants_what_cannot_be_now_stops_nobody(serve: Serve, caller: str) -> None:
     running = await serve("prefill", "decode")
-    decode = await costing(running, COSTS)
+    decode = await costing(running, STEP_COSTS)
     decode.faults["stalls_at"] = 2
     held = chat(running, {})
     await until(lambda: any(one.sent >= 2 for one in decode.holding.values()), "an answer in progress")

@@ -18,11 +18,11 @@ from pricing.routes.links import HostLocation
 from pricing.routes.route import Choice, Route, RouteRequest
 from pricing.step_costs.steps import DecodeYield, StepCosts
 
-COSTS = StepCosts(
+STEP_COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050
 )
 """1,000 prompt tokens a second: a prompt of 500 tokens takes half a second, a step of a few sequences some 15 ms."""
-SLOW = structs.replace(COSTS, step=0.300, prompt_token=0.005)
+SLOW = structs.replace(STEP_COSTS, step=0.300, prompt_token=0.005)
 """A step takes longer than anybody's usual objective, whatever is in it."""
 BLOCK = 16
 NOWHERE = HostLocation()
@@ -35,7 +35,7 @@ def worker(
     backlog: Backlog | None = None,
     *,
     has: int = 0,
-    costs: StepCosts = COSTS,
+    costs: StepCosts = STEP_COSTS,
     rates: dict[str, float] | None = None,
     content: str = "c",
     place: HostLocation = NOWHERE,
@@ -323,7 +323,7 @@ def test_unknown_costs_leave_it_to_load() -> None:
 A, RACK, FAR = HostLocation("a", "1", "rack"), HostLocation("b", "2", "rack"), HostLocation("c", "3", "")
 
 
-@pytest.mark.parametrize("known", [COSTS, StepCosts()])
+@pytest.mark.parametrize("known", [STEP_COSTS, StepCosts()])
 @pytest.mark.parametrize(
     ("at", "chosen"),
     [((A, FAR, RACK), "d0"), ((FAR, RACK, A), "d2"), ((FAR, RACK, FAR), "d1"), ((RACK, FAR, FAR), "d0")],
@@ -349,7 +349,7 @@ def test_what_other_links_between_two_hosts_have_shown_holds_for_new_workers() -
     assert picked_from(there, asked(500)) == Route("p1", "d1")
 
 
-@pytest.mark.parametrize("known", [COSTS, StepCosts()])
+@pytest.mark.parametrize("known", [STEP_COSTS, StepCosts()])
 def test_a_pair_that_cannot_connect_is_no_way(known: StepCosts) -> None:
     decodes = [worker("d1", D, busy(0, 3), costs=known), worker("d2", D, busy(0, 4), costs=known)]
     first = worker("p", P, costs=known, unreached=("d1",))
@@ -361,7 +361,7 @@ def test_a_pair_that_cannot_connect_is_no_way(known: StepCosts) -> None:
 
 
 def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown() -> None:
-    learned = structs.replace(COSTS, steps=50, fastest=0.011)
+    learned = structs.replace(STEP_COSTS, steps=50, fastest=0.011)
 
     def choice(p: StepCosts, d: StepCosts, backlog: Backlog | None = None, others: StepCosts = learned) -> Choice:
         workers = [worker("p", P, costs=p), worker("d", D, backlog, costs=d), worker("e", D, busy(0, 90), costs=others)]
@@ -371,11 +371,11 @@ def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown(
 
     known = choice(learned, learned)
     assert (known.ttft_guessed, known.tpot_guessed, known.alone, known.fastest) == (False, False, True, 0.011)
-    seeded = choice(COSTS, COSTS)
+    seeded = choice(STEP_COSTS, STEP_COSTS)
     assert (seeded.ttft_guessed, seeded.tpot_guessed, seeded.fastest) == (True, True, 0.0)
-    running = choice(COSTS, COSTS, busy(0, 1))
+    running = choice(STEP_COSTS, STEP_COSTS, busy(0, 1))
     assert (running.tpot_guessed, running.alone) == (False, False), "what runs there will tell"
-    assert choice(learned, learned, others=COSTS).fastest == 0.0, "the other one may be faster"
+    assert choice(learned, learned, others=STEP_COSTS).fastest == 0.0, "the other one may be faster"
 
 
 def test_what_was_sent_to_a_worker_keeps_it_from_being_idle() -> None:

@@ -18,7 +18,7 @@ from pricing.routes.pooled import cost_pools
 from pricing.routes.price import prices
 from pricing.routes.route import Choice, RouteRequest
 from pricing.step_costs.steps import StepCosts
-from tests.gateway.workers.test_routes_by_cost import BLOCK, COSTS, NOW, D, P, worker
+from tests.gateway.workers.test_routes_by_cost import BLOCK, NOW, STEP_COSTS, D, P, worker
 
 NO_PREFILL: tuple[Candidate | None, ...] = (None,)
 PROMPT_BLOCKS = 40
@@ -32,7 +32,7 @@ def drawn(chance: random.Random, epoch: str, share_with_kv: float) -> Worker:
     backlog = backlog.and_sequences(*chance.choice([(0, 0), (3, 900), (9, 4000)]))
     has = chance.choice([1, 2, 20, 39, 40]) if chance.random() < share_with_kv else 0
     speed = chance.choice([1.0, 1.0, 1.5])
-    costs = structs.replace(COSTS, step=speed * COSTS.step, steps=chance.choice([0, 4, 900]), fastest=0.01)
+    costs = structs.replace(STEP_COSTS, step=speed * STEP_COSTS.step, steps=chance.choice([0, 4, 900]), fastest=0.01)
     found = worker(epoch, chance.choice([P, D, D]), backlog, has=has, costs=costs)
     found.learned_at = NOW - chance.choice([0.0, 5.0, 30.0])
     found.own_sequences = chance.randrange(3)

@@ -11,7 +11,7 @@ from pricing.routes.route import Choice, Route
 from pricing.scaling.demand import DEMAND_MEMORY_S, Demand
 from pricing.scaling.standing import Standing
 from pricing.step_costs.steps import DecodeYield
-from tests.gateway.workers.test_routes_by_cost import COSTS, NOW, busy, worker
+from tests.gateway.workers.test_routes_by_cost import NOW, STEP_COSTS, busy, worker
 
 
 def seen(workers: list[Worker], demand: Demand | None = None, in_line: int = 0) -> Standing:
@@ -28,14 +28,14 @@ def test_roles_stand_apart_and_by_what_waits() -> None:
     assert standing.prefill.queued_tokens == 2000 and standing.prefill.waiting_tokens == 70
     first, second = standing.prefill.workers
     assert first.ttft == first.ttft_alone == second.ttft_alone == pytest.approx(0.266, abs=0.01)
-    assert second.ttft is not None and second.ttft == pytest.approx(2.266 + 4 * COSTS.step, abs=0.2)
+    assert second.ttft is not None and second.ttft == pytest.approx(2.266 + 4 * STEP_COSTS.step, abs=0.2)
     (decode,) = standing.decode.workers
-    assert decode.tpot == pytest.approx(COSTS.decode_seconds(10, 1000))
-    assert decode.tpot_alone == pytest.approx(COSTS.decode_seconds(1, 100))
+    assert decode.tpot == pytest.approx(STEP_COSTS.decode_seconds(10, 1000))
+    assert decode.tpot_alone == pytest.approx(STEP_COSTS.decode_seconds(1, 100))
     decodes.decode_yield = DecodeYield(2.0, 1.0)
     (decode,) = seen([decodes]).decode.workers
-    assert decode.tpot == pytest.approx(COSTS.decode_seconds(10, 1000) / 2), "of a step it has two tokens"
-    assert decode.tpot_alone == pytest.approx(COSTS.decode_seconds(1, 100) / 2)
+    assert decode.tpot == pytest.approx(STEP_COSTS.decode_seconds(10, 1000) / 2), "of a step it has two tokens"
+    assert decode.tpot_alone == pytest.approx(STEP_COSTS.decode_seconds(1, 100) / 2)
     assert standing.decode.free_blocks == 0.25 and standing.decode.waiting_tokens == 0
 
 

@@ -10,7 +10,7 @@ from pricing.routes.links import transfer_seconds
 from pricing.routes.wait import first_token_seconds
 from pricing.step_costs.steps import MIN_CHUNK_TOKENS, DecodeYield, StepCosts, StepWork, pairs_of
 
-COSTS = StepCosts(step=1.0, prompt_token=0.1, pair=0.001, sequence=0.5, context_token=0.01)
+STEP_COSTS = StepCosts(step=1.0, prompt_token=0.1, pair=0.001, sequence=0.5, context_token=0.01)
 BOUNDED = StepCosts(step=1.0, prompt_token=0.1, sequence=0.5, context_token=0.01, most_tokens=100, target=5.0)
 
 
@@ -31,11 +31,11 @@ def test_pairs_count_each_token_and_all_that_it_attends_to() -> None:
     ],
 )
 def test_a_step_takes_the_sum_of_its_parts(work: StepWork, seconds: float) -> None:
-    assert COSTS.seconds(work) == pytest.approx(seconds)
+    assert STEP_COSTS.seconds(work) == pytest.approx(seconds)
 
 
 def test_draft_tokens_cost_by_row_and_by_step() -> None:
-    costs = structs.replace(COSTS, row=0.25, rows=2.0)
+    costs = structs.replace(STEP_COSTS, row=0.25, rows=2.0)
     assert costs.seconds(StepWork(sequences=4, context=100, rows=4)) == pytest.approx(4.0 + 1.0 + 2.0)
 
 
@@ -50,7 +50,7 @@ def test_draft_tokens_cost_by_row_and_by_step() -> None:
 )
 def test_a_chunk_is_what_the_target_leaves(sequences: int, context: int, chunk: int) -> None:
     assert BOUNDED.chunk(sequences, context) == chunk
-    assert COSTS.chunk(sequences, context) > 1 << 20  # without bounds
+    assert STEP_COSTS.chunk(sequences, context) > 1 << 20  # without bounds
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_prompt_takes_as_many_steps_as_have_room(tokens: int, sequences: int, 
 
 
 def test_a_token_takes_its_share_of_a_step_and_of_what_guesses_cost_there() -> None:
-    costs = structs.replace(COSTS, row=0.25, rows=2.0)
+    costs = structs.replace(STEP_COSTS, row=0.25, rows=2.0)
     step = costs.decode_seconds(4, 100)
     assert costs.token_seconds(4, 100, DecodeYield()) == step
     assert costs.token_seconds(4, 100, DecodeYield(2.0, 3.0)) == pytest.approx((step + 2.0 + 4 * 3 * 0.25) / 2)
@@ -99,7 +99,7 @@ def test_what_is_surely_not_computed_yet_is_waited_for_however_old_the_figures_a
 
 def test_a_short_prompt_passes_long_ones_and_no_others() -> None:
     """Steps of 50 tokens take 6 s and leave half of them to shorter prompts than the long one that leads."""
-    costs = structs.replace(COSTS, most_tokens=50, shorter=0.5)
+    costs = structs.replace(STEP_COSTS, most_tokens=50, shorter=0.5)
     step = costs.prompt_seconds(50, pairs_of(0, 50))
     alike = Backlog().and_prompts([PromptWork(20)] * 10)
     assert first_token_seconds(costs, alike, PromptWork(20)) == pytest.approx(
@@ -113,9 +113,9 @@ def test_a_short_prompt_passes_long_ones_and_no_others() -> None:
 
 
 def test_attention_makes_long_contexts_cost_more() -> None:
-    assert first_token_seconds(COSTS, Backlog(), PromptWork(10, 1000)) - first_token_seconds(
-        COSTS, Backlog(), PromptWork(10, 0)
-    ) == (pytest.approx(10 * 1000 * COSTS.pair))
+    assert first_token_seconds(STEP_COSTS, Backlog(), PromptWork(10, 1000)) - first_token_seconds(
+        STEP_COSTS, Backlog(), PromptWork(10, 0)
+    ) == (pytest.approx(10 * 1000 * STEP_COSTS.pair))
 
 
 def test_bytes_take_time_by_the_links_rate() -> None:
@@ -135,7 +135,7 @@ def test_a_prompt_is_taken_out_of_a_backlog_and_no_more_than_there_is() -> None:
 
 def test_what_is_left_has_no_more_tokens_of_all_lengths_than_it_has() -> None:
     """A prompt's length is a guess where some of it may be computed; nobody waits less than nothing for the others."""
-    costs = structs.replace(COSTS, most_tokens=128, shorter=0.5)
+    costs = structs.replace(STEP_COSTS, most_tokens=128, shorter=0.5)
     backlog = Backlog().and_prompts([PromptWork(200), PromptWork(300), PromptWork(130)])
     for guessed, left in ((200, 430), (60, 370), (60, 310), (250, 60)):
         backlog = backlog.without(PromptWork(guessed))

@@ -31,7 +31,7 @@ from infra.redis.records import WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.steps import pairs_of
 from tests.network import KEYS
-from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
+from tests.worker.gateway_end import GATEWAY_EPOCH, SECONDS, WORKER_EPOCH, Landings, Setting, life
 from worker.engine_status import EngineActivity, PromptCounts
 from worker.events import AttemptFailure, Emit, Kill
 from worker.gateways.connections import MAX_MESSAGE_TOKENS, MESSAGES_PER_TURN, GatewayConnections
@@ -48,16 +48,16 @@ async def setting() -> AsyncIterator[Setting]:
 
 
 def ends() -> dict[str, str]:
-    return {"sender": GATEWAY, "receiver": WORKER}
+    return {"sender": GATEWAY_EPOCH, "receiver": WORKER_EPOCH}
 
 
 async def test_nothing_is_done_before_hello_or_for_another_life(setting: Setting) -> None:
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
-    await setting.send(Hello(sender=GATEWAY, receiver="an earlier life"))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
+    await setting.send(Hello(sender=GATEWAY_EPOCH, receiver="an earlier life"))
     await setting.send(b"\x81 no message of ours")
     await setting.hello()  # in order: the three before are through
     assert setting.connections.dropped == 3
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=2))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=2))
     pong = await setting.receive()
     assert isinstance(pong, Pong) and pong.number == 2 and pong.step_due_ms == 0.0
 
@@ -69,7 +69,7 @@ async def test_a_pong_tells_what_is_before_the_engine_and_on_its_way_there(setti
         WorkerLoad(backlog=Backlog(prompts=2, tokens=30, sequences=5, free_blocks=7)), PromptCounts().and_prompt(10)
     )
     await setting.hello()
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
     pong = await setting.receive()
     assert isinstance(pong, Pong) and pong.backlog is not None and 0 < pong.backlog.age_ms < SECONDS * 1000
     told = Backlog(prompts=3, tokens=50, pairs=pairs_of(0, 20), sequences=5, free_blocks=7)
@@ -77,18 +77,18 @@ async def test_a_pong_tells_what_is_before_the_engine_and_on_its_way_there(setti
 
 
 async def test_a_gateway_of_another_version_learns_ours_and_is_not_heard(setting: Setting) -> None:
-    await setting.send(Hello(sender=GATEWAY, receiver=WORKER, version=VERSION + 1))
+    await setting.send(Hello(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, version=VERSION + 1))
     welcome = await setting.receive()
     assert isinstance(welcome, Welcome) and welcome.version == VERSION
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
     await setting.hello()
     assert setting.connections.dropped == 2  # the Hello, and what came before another
 
 
 async def test_tokens_before_hello_wait_for_it(setting: Setting) -> None:
-    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
     setting.ledger.emit(Emitted(KEY, 0, [5, 6]))
-    await setting.connections._flush(GATEWAY)
+    await setting.connections._flush(GATEWAY_EPOCH)
     await setting.hello()
     tokens = await setting.receive()
     assert isinstance(tokens, Tokens) and tokens.emitted == [Emitted(KEY, 0, [5, 6])]
@@ -99,13 +99,13 @@ async def test_asking_repeats_from_an_index_or_says_how_it_stands(setting: Setti
     await setting.send(Ask(**ends(), asked=(Question(KEY, 0),)))
     unknown = await setting.receive()
     assert isinstance(unknown, Failed) and unknown.reason == "unknown"
-    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
     setting.ledger.note(KEY, "decode")
     await setting.send(Ask(**ends(), asked=(Question(KEY, 0),)))
     alive = await setting.receive()
     assert isinstance(alive, Alive) and alive.state == "decode"
     setting.ledger.emit(Emitted(KEY, 0, [5, 6], "stop"))
-    await setting.connections._flush(GATEWAY)
+    await setting.connections._flush(GATEWAY_EPOCH)
     await setting.receive()
     await setting.send(Ask(**ends(), asked=(Question(KEY, 1),)))
     again = await setting.receive()
@@ -123,10 +123,10 @@ async def test_asking_repeats_from_an_index_or_says_how_it_stands(setting: Setti
 async def test_an_end_ends_what_is_still_computed_here(setting: Setting, state: str, killed: bool) -> None:
     """The end of a sequence that is passed on was told by the other worker, and may be read before its `Accepted`."""
     await setting.hello()
-    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
     setting.ledger.note(KEY, state)
     await setting.send(Ended(**ends(), key=KEY))
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
     assert isinstance(await setting.receive(), Pong)
     assert setting.told == ([Kill(KEY, "ended")] if killed else []) and len(setting.ledger) == 0
 
@@ -144,7 +144,7 @@ async def test_nothing_is_alive_that_waits_for_an_engine_that_hangs(setting: Set
     """Only a handed-off sequence needs no engine. What comes first shows what was not answered."""
     await setting.hello()
     for sample, state in ((0, "decode"), (1, STATE_HANDED_OFF)):
-        setting.ledger.begin(KEY._replace(sample=sample), GATEWAY, 0, 1e12)
+        setting.ledger.begin(KEY._replace(sample=sample), GATEWAY_EPOCH, 0, 1e12)
         setting.ledger.note(KEY._replace(sample=sample), state)
     setting.transfer.landing.add(KEY._replace(sample=2))
     began = time.monotonic() - 1000.0
@@ -153,7 +153,7 @@ async def test_nothing_is_alive_that_waits_for_an_engine_that_hangs(setting: Set
         await setting.send(Ask(**ends(), asked=(Question(KEY._replace(sample=sample), 0),)))
     alive = await setting.receive()
     assert isinstance(alive, Alive) and alive.state == STATE_HANDED_OFF
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
     pong = await setting.receive()
     assert isinstance(pong, Pong) and pong.step_due_ms < 0
     setting.life.status.activity = None
@@ -164,7 +164,7 @@ async def test_nothing_is_alive_that_waits_for_an_engine_that_hangs(setting: Set
 async def test_every_cancel_is_answered_and_the_first_kills(setting: Setting) -> None:
     await setting.hello()
     second = KEY._replace(attempt=2)
-    setting.ledger.begin(second, GATEWAY, 0, 1e12)
+    setting.ledger.begin(second, GATEWAY_EPOCH, 0, 1e12)
     for expected in ("cancelled", "unknown"):
         await setting.send(Cancel(**ends(), key=second))
         failed = await setting.receive()
@@ -209,10 +209,10 @@ async def test_a_peer_of_nonsense_is_cut_off_and_another_is_heard(
 
 async def test_a_failure_comes_after_the_tokens_before_it(setting: Setting) -> None:
     await setting.hello()
-    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
     setting.ledger.emit(Emitted(KEY, 0, [5]))
     setting.ledger.fail(KEY, AttemptFailure("engine", "non-finite logits"))
-    await setting.connections._flush(GATEWAY)
+    await setting.connections._flush(GATEWAY_EPOCH)
     assert isinstance(await setting.receive(), Tokens)
     failed = await setting.receive()
     assert isinstance(failed, Failed) and failed.message == "non-finite logits" and not failed.retryable
@@ -223,7 +223,7 @@ async def test_a_silent_gateways_sequences_are_freed() -> None:
     setting = Setting(silence=0.0)
     try:
         await setting.hello()
-        setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+        setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
         stranger = AttemptKey("stranger-1", 0, 1)
         setting.ledger.begin(stranger, "never said Hello", 0, 1e12)
         setting.connections.watch()
@@ -237,13 +237,13 @@ async def test_a_silent_gateways_sequences_are_freed() -> None:
 async def test_what_a_slow_gateway_is_owed_grows_together(setting: Setting) -> None:
     """Tokens that come one by one, while nothing is read, leave in few messages, each of which is handled soon."""
     await setting.hello()
-    setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
+    setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
     tokens = list(range(COUNT))
     for index in tokens:
         setting.connections.handle(Emit([Emitted(KEY, index, [index], "length" if index == COUNT - 1 else None)]))
-        await setting.connections._flush(GATEWAY)
+        await setting.connections._flush(GATEWAY_EPOCH)
     unknown = KEY._replace(request="gateway-1-2")
-    await setting.connections._answer(GATEWAY, unknown, 0)  # what it was told waits as well, and is not lost
+    await setting.connections._answer(GATEWAY_EPOCH, unknown, 0)  # what it was told waits as well, and is not lost
     got: list[int] = []
     failed: list[Failed] = []
     messages = 0

@@ -30,15 +30,15 @@ from infra.redis.clients import Store
 from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job, stream_of
 from infra.redis.records import WorkerLoad
 from tests.kvtransfer.pair import until
-from tests.worker.gateway_end import GATEWAY, WORKER, Setting
+from tests.worker.gateway_end import GATEWAY_EPOCH, WORKER_EPOCH, Setting
 from tests.worker.gateways import test_bodies
 from worker.engine_status import PromptCounts
 from worker.events import Kill
 from worker.gateways.bodies import REASON_NO_BODY
 from worker.gateways.intake import Intake
 
-HEAD = structs.replace(test_bodies.head(), sender=GATEWAY, receiver=WORKER)
-WHOLE = structs.replace(test_bodies.WHOLE, sender=GATEWAY, receiver=WORKER)
+HEAD = structs.replace(test_bodies.head(), sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH)
+WHOLE = structs.replace(test_bodies.WHOLE, sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH)
 SEALER = Sealer(b"0123456789abcdef", JOB_PURPOSE)
 AHEAD = 2  # jobs that the worker takes before it can begin them
 
@@ -55,8 +55,8 @@ def job(number: int) -> DecodeJob:
     return DecodeJob(
         request=f"gateway-{number}",
         attempt=1,
-        sender=GATEWAY,
-        receiver=WORKER,
+        sender=GATEWAY_EPOCH,
+        receiver=WORKER_EPOCH,
         prompt=Prompt([1, 2, number], 3),
         sampling=Sampling(7),
         limits=Limits(5),
@@ -66,14 +66,14 @@ def job(number: int) -> DecodeJob:
 
 
 async def pong(setting: Setting) -> Pong:
-    await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
+    await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
     answer = await setting.receive()
     assert isinstance(answer, Pong)
     return answer
 
 
 async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setting: Setting, store: Store) -> None:
-    jobs = JobQueue(store, SEALER, WORKER)
+    jobs = JobQueue(store, SEALER, WORKER_EPOCH)
     await jobs.open()
     status = setting.life.status
     status.shows(WorkerLoad(waiting=AHEAD), PromptCounts())  # which the engine has not begun
@@ -88,7 +88,7 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
     assert heard.taken == tickets[4]
     assert [each for each in setting.told if isinstance(each, PrefillJob | DecodeJob)] == [job(n) for n in range(5)]
     key = AttemptKey("gateway-1", 0, 1)
-    await setting.send(Ask(sender=GATEWAY, receiver=WORKER, asked=(Question(key, 0),)))
+    await setting.send(Ask(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, asked=(Question(key, 0),)))
     answer = await setting.receive()
     assert isinstance(answer, Alive) and answer.key == key, "what the engine has in its own queue is alive"
     status.draining = True
@@ -97,7 +97,7 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
 
 
 async def test_a_job_that_was_added_twice_begins_once(setting: Setting, store: Store) -> None:
-    jobs = JobQueue(store, SEALER, WORKER)
+    jobs = JobQueue(store, SEALER, WORKER_EPOCH)
     await jobs.open()
     for each in (job(1), job(1), structs.replace(job(1), attempt=2)):
         await add_job(store, SEALER, each)
@@ -115,7 +115,7 @@ async def collecting(store: Store) -> AsyncIterator[tuple[Setting, Intake]]:
     """A worker that takes jobs, and a gateway that it is connected to."""
     setting = Setting(5.0)
     await setting.hello()
-    jobs = JobQueue(store, SEALER, WORKER)
+    jobs = JobQueue(store, SEALER, WORKER_EPOCH)
     await jobs.open()
     intake = Intake(setting.life, jobs, setting.connections, setting.transfer)
     setting.take_piece = intake.take
@@ -127,7 +127,7 @@ async def collecting(store: Store) -> AsyncIterator[tuple[Setting, Intake]]:
 
 def piece(first: int, behind: int) -> Piece:
     """Returns some of the prompt, as the gateway sends it."""
-    return structs.replace(test_bodies.piece(first, behind), sender=GATEWAY, receiver=WORKER)
+    return structs.replace(test_bodies.piece(first, behind), sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH)
 
 
 async def said(setting: Setting, kind: type[FromWorker]) -> Any:
@@ -159,7 +159,7 @@ async def test_a_prompt_comes_in_pieces_and_redis_has_none_of_it(
     await setting.send(piece(5, 8))
     assert await posted(setting) == [WHOLE]
     assert setting.life.status.posted.tokens == 8
-    assert await store.xlen(stream_of(WORKER)) == 0
+    assert await store.xlen(stream_of(WORKER_EPOCH)) == 0
 
 
 async def test_a_lost_piece_is_asked_for_again(collecting: tuple[Setting, Intake], store: Store) -> None:
@@ -191,7 +191,7 @@ async def test_what_is_cancelled_before_its_prompt_has_come_does_not_begin(
     setting, intake = collecting
     await add_job(store, SEALER, HEAD)
     await said(setting, Wanted)
-    await setting.send(Cancel(sender=GATEWAY, receiver=WORKER, key=AttemptKey("g-1", 0, 1)))
+    await setting.send(Cancel(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, key=AttemptKey("g-1", 0, 1)))
     await said(setting, Failed)
     await setting.send(piece(0, 8))
     told = [event for event in await posted(setting) + setting.told if not isinstance(event, Kill)]
@@ -200,7 +200,7 @@ async def test_what_is_cancelled_before_its_prompt_has_come_does_not_begin(
     assert told == [structs.replace(WHOLE, samples=(1,))], "the other sample goes on"
     await add_job(store, SEALER, structs.replace(HEAD, request="g-2", samples=(0,)))
     await said(setting, Wanted)
-    await setting.send(Cancel(sender=GATEWAY, receiver=WORKER, key=AttemptKey("g-2", 0, 1)))
+    await setting.send(Cancel(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, key=AttemptKey("g-2", 0, 1)))
     await said(setting, Failed)
     await until(lambda: len(intake) == 0, "the job stays")
 
@@ -230,7 +230,7 @@ async def test_a_gateway_that_died_holds_nothing_here(collecting: tuple[Setting,
     setting, intake = collecting
     await add_job(store, SEALER, HEAD)
     await said(setting, Wanted)
-    setting.ledger.forget(setting.ledger.of_gateway(GATEWAY))  # as its silence does
+    setting.ledger.forget(setting.ledger.of_gateway(GATEWAY_EPOCH))  # as its silence does
     await until(lambda: len(intake) == 0, "the job stays")
     assert setting.told == []
 
