@@ -7,104 +7,30 @@ import pytest
 from msgspec.structs import replace
 
 from contracts.errors import IllegalMove
-from contracts.messages.gateway import REASON_CROWDED
-from contracts.messages.handoff import (
-    Abort,
-    Aborted,
-    Accepted,
-    Branch,
-    Commit,
-    Credit,
-    Grant,
-    Layer,
-    Open,
-    Refused,
-    Remind,
-    Waiting,
-)
-from kvtransfer.digest import payload_digest
+from contracts.messages.handoff import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused, Remind
 from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
-from kvtransfer.protocol.instructions import Instruction, Lost, Send
+from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.prefill_handoff import FrameDone, PrefillHandoffState
 from kvtransfer.protocol.prefill_link import PrefillLink
-from tests.effort import lines_run
-from tests.kvtransfer.waiters import Waiters
+from tests.kvtransfer.protocol.prefill_side import (
+    ABORT,
+    CROWD,
+    WAITING,
+    Side,
+    aborting,
+    closed,
+    committed,
+    committed_in,
+    flying,
+    opening,
+    outcome,
+    ready,
+    sent,
+    streaming,
+)
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 
 S = PrefillHandoffState
-ABORT = to_prefill(Abort, reason="bad_digest")
-WAITING = to_prefill(Waiting)
-CROWD = to_prefill(Refused, reason=REASON_CROWDED)
-
-
-class Side:
-    """Drives one handoff with number 1 by hand."""
-
-    def __init__(self) -> None:
-        self.senders = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
-        self.opened = self.senders.open(opened(), 0.0)
-        self.sender = self.senders.handoffs[1]
-
-    def do(self, event: object, now: float = 0.0) -> list[Instruction]:
-        if isinstance(event, LayerReady | AbortHandoff | FrameDone) or event is TOKENS:
-            return self.senders.handle(event, now)
-        return self.senders.receive(event, now)  # type: ignore[arg-type]
-
-    def copy_all(self) -> list[int]:
-        """Has a device begin to copy all payloads; returns their digests, which are not known yet."""
-        digests = []
-        while (turn := self.senders.next_payload()) is not None:
-            digests.append(payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)]))
-            assert self.senders.payload_left(*turn, None, 0.0) == []
-        return digests
-
-    def send_all(self) -> tuple[list[Layer], list[Instruction]]:
-        headers, moves = [], []
-        while (turn := self.senders.next_payload()) is not None:
-            headers.append(self.senders.header(*turn))
-            digest = payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)])
-            moves += self.senders.payload_left(*turn, digest, 0.0)
-        return headers, moves
-
-
-def opening() -> Side:
-    return Side()
-
-
-def streaming() -> Side:
-    side = Side()
-    side.do(grant())
-    return side
-
-
-def flying() -> Side:
-    side = streaming()
-    side.do(LayerReady(1, 0, 0, 3))
-    side.send_all()
-    return side
-
-
-def committed() -> Side:
-    side = flying()
-    side.do(LayerReady(1, 0, 1, 3))
-    side.do(TOKENS)
-    side.send_all()
-    return side
-
-
-def aborting() -> Side:
-    side = Side()
-    side.do(AbortHandoff(1, "cancelled"))
-    return side
-
-
-def closed() -> Side:
-    """Returns a handoff that is CLOSED, but of which a frame may still be read."""
-    side = flying()
-    side.do(ABORT)
-    return side
-
-
 STATES: dict[Callable[[], Side], PrefillHandoffState] = {
     opening: S.OPENING,
     streaming: S.STREAMING,
@@ -113,15 +39,6 @@ STATES: dict[Callable[[], Side], PrefillHandoffState] = {
     aborting: S.ABORTING,
     closed: S.CLOSED,
 }
-
-
-def sent(moves: list[Instruction]) -> list[type]:
-    return [type(move.message) if isinstance(move, Send) else type(move) for move in moves]
-
-
-def outcome(moves: list[Instruction]) -> tuple[str, str, bool]:
-    (end,) = [move for move in moves if isinstance(move, Closed)]
-    return end.outcome, end.reason, end.retryable
 
 
 ROWS: list[tuple[str, Callable[[], Side], object, PrefillHandoffState, list[type]]] = [
@@ -242,40 +159,6 @@ def test_room_is_waited_for_as_long_as_the_peer_says_that_we_wait() -> None:
     assert due == pytest.approx(silent_since + CONFIG.grant_deadline)
 
 
-def test_waiting_costs_the_same_for_each_however_many_wait() -> None:
-    """A thousand may wait on one link, and its thread has tokens to send beside them."""
-
-    def effort(handoffs: int) -> float:
-        waiters = Waiters(handoffs, 16)
-        return lines_run(lambda: waiters.wait(5.0, 0.0)) / waiters.messages
-
-    assert effort(256) < 2 * effort(16)
-
-
-def test_a_credit_costs_little_more_beside_handoffs_that_it_does_not_concern() -> None:
-    """A step over a burst of prompts sends a payload for each prompt and layer, and each may bring a Credit."""
-
-    def effort(handoffs: int) -> float:
-        link = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
-        for number in range(handoffs):
-            link.open(opened(handoff=number), 0.0)
-            link.receive(to_prefill(Grant, handoff=number, held=[0], limit=1 << 20), 0.0)
-
-        def send() -> None:
-            for number in range(handoffs):
-                link.handle(LayerReady(number, 0, 0, 3), 0.0)
-                turn = link.next_payload()
-                assert turn is not None
-                header = link.header(*turn)
-                link.payload_left(*turn, 0, 0.0)
-                link.handle(FrameDone(number, header.number), 0.0)
-                link.receive(Credit(sender=DECODE, receiver=PREFILL, seen=link.window.sent, limit=1 << 20), 0.0)
-
-        return lines_run(send) / handoffs
-
-    assert effort(32) < 2 * effort(8)
-
-
 def test_a_line_that_is_full_is_asked_again_with_everything() -> None:
     side = opening()
     for answer, kind in ((CROWD, Open), (CROWD, Open), (WAITING, Remind), (CROWD, Open)):
@@ -296,20 +179,6 @@ def test_silence_in_streaming_probes_with_the_link_offset() -> None:
     assert isinstance(move, Send) and isinstance(move.message, Layer)
     probe = move.message
     assert (probe.number, probe.count, probe.size, probe.offset) == (2, 0, 0, 24)
-
-
-def ready(side: Side) -> Side:
-    """Reports every layer as ready, in two steps, as a prompt of two chunks is computed."""
-    for upto in (2, 3):
-        for layer in (0, 1):
-            side.do(LayerReady(1, 0, layer, upto))
-    return side
-
-
-def committed_in(moves: list[Instruction]) -> Commit:
-    (message,) = [move.message for move in moves if isinstance(move, Send)]
-    assert isinstance(message, Commit)
-    return message
 
 
 def test_a_grant_of_everything_commits_at_once_without_payload() -> None:
@@ -340,38 +209,6 @@ def test_layers_leave_in_order_of_readiness_and_once() -> None:
     assert side.send_all()[0] == []
 
 
-def test_window_stops_and_credit_goes_on() -> None:
-    side = opening()
-    side.do(grant(limit=20))
-    side.do(LayerReady(1, 0, 0, 3))
-    assert len(side.send_all()[0]) == 1  # 16 bytes of 20
-    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=16, limit=36))
-    assert len(side.send_all()[0]) == 1
-    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=0, limit=0))  # a late one
-    assert side.senders.window.limit == 36
-
-
-def test_a_payload_larger_than_the_window_goes_alone() -> None:
-    side = opening()
-    side.do(grant(limit=1))
-    side.do(LayerReady(1, 0, 0, 3))
-    assert len(side.send_all()[0]) == 1
-    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=15, limit=16))
-    assert side.send_all()[0] == []
-    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=16, limit=17))
-    assert len(side.send_all()[0]) == 1
-
-
-def test_any_credit_ends_io_references_that_it_covers() -> None:
-    side = flying()
-    assert list(side.sender.flying.values()) == [16, 24]
-    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=23, limit=2000))
-    assert list(side.sender.flying.values()) == [24]
-    side.do(ABORT)
-    assert side.do(Credit(sender=DECODE, receiver=PREFILL, seen=24, limit=2000)) == [Unpinned(1)]
-    assert side.senders.handoffs == {}
-
-
 def test_frames_done_end_io_references() -> None:
     side = closed()
     assert side.do(FrameDone(1, 1)) == []
@@ -392,60 +229,6 @@ def test_deadline_aborts(start: Callable[[], Side]) -> None:
     assert side.senders.next_deadline() == 0.1
     assert sent(side.senders.tick(0.1)) == [Abort]
     assert side.sender.state is S.ABORTING
-
-
-@pytest.mark.parametrize(
-    ("start", "ends"),
-    [
-        (opening, ("failed", "peer_silent", True)),
-        (streaming, ("failed", "peer_silent", True)),
-        (committed, ("failed", "peer_silent", True)),
-        (aborting, ("failed", "cancelled", False)),
-    ],
-    ids=["OPENING", "STREAMING", "COMMITTED", "ABORTING"],
-)
-def test_peer_dead_closes(start: Callable[[], Side], ends: tuple[str, str, bool]) -> None:
-    side = start()
-    assert outcome(side.senders.lost("peer_silent", 0.0)) == ends
-    assert side.sender.state is S.CLOSED
-
-
-def test_peer_dead_when_closed_changes_nothing() -> None:
-    assert closed().senders.lost("peer_silent", 0.0) == []
-
-
-def test_new_epoch_is_the_peers_death() -> None:
-    side = streaming()
-    stranger = Abort(sender="decode-2", receiver=PREFILL, handoff=1, reason="ended")
-    assert side.do(stranger) == [Lost("peer_restarted")]
-
-
-def test_a_message_for_another_epoch_of_ours_is_dropped_and_counted() -> None:
-    side = opening()
-    assert side.do(Abort(sender=DECODE, receiver="prefill-0", handoff=1, reason="x")) == []
-    assert side.senders.strays == 1
-
-
-@pytest.mark.parametrize("start", [streaming, committed, aborting], ids=lambda start: start.__name__)
-def test_a_silent_peer_is_dead(start: Callable[[], Side]) -> None:
-    side = start()
-    for tenth in range(50):
-        assert not any(isinstance(move, Lost) for move in side.senders.tick(tenth / 10))
-    assert side.senders.tick(5.0) == [Lost("payloads_unanswered" if start is streaming else "peer_silent")]
-
-
-def test_answers_to_other_messages_are_none_to_payloads() -> None:
-    side = streaming()
-    for tenth in range(50):
-        assert not any(isinstance(move, Lost) for move in side.senders.tick(tenth / 10))
-        side.senders.receive(to_prefill(Aborted, handoff=9), tenth / 10)
-    assert side.senders.tick(5.0) == [Lost("payloads_unanswered")]
-
-
-def test_our_own_pause_is_not_the_peers_silence() -> None:
-    side = committed()
-    side.senders.tick(0.0)
-    assert not any(isinstance(move, Lost) for move in side.senders.tick(7.0))
 
 
 @pytest.mark.parametrize(
@@ -473,15 +256,6 @@ def test_aborting_accepted_reports_no_failure() -> None:
     side = committed()
     side.do(AbortHandoff(1, "cancelled"))
     assert outcome(side.do(to_prefill(Accepted)))[0] == "accepted"
-
-
-def test_forgotten_handoffs_still_answer() -> None:
-    side = opening()
-    side.do(ABORT)
-    assert side.senders.handoffs == {}
-    assert sent(side.do(grant())) == [Abort]
-    assert sent(side.do(ABORT)) == [Aborted]
-    assert side.do(to_prefill(Accepted)) == []
 
 
 def test_only_a_programmer_can_do_these() -> None:
@@ -520,30 +294,6 @@ def test_the_open_has_salt_and_priority_and_the_commit_some_of_its_samples() -> 
     senders.receive(grant(held=3), 0.0)
     branches = [Branch(2, [8]), Branch(0, [7])]
     assert committed_in(senders.handle(replace(TOKENS, branches=branches), 0.0)).branches == branches
-
-
-def test_turns_alternate_between_handoffs() -> None:
-    senders = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
-    for number in (1, 2):
-        senders.open(opened(40, handoff=number), 0.0)
-        senders.receive(replace(grant(), handoff=number), 0.0)
-        senders.handle(LayerReady(number, 0, 0, 10), 0.0)
-    order = []
-    while (turn := senders.next_payload()) is not None:
-        order.append(turn[0].number)
-        senders.payload_left(*turn, 0, 0.0)
-    assert order == [1, 2] * 5
-
-
-def test_no_more_is_under_way_than_the_channel_has_room_for() -> None:
-    """Whatever the credit is, what was not read from a ring must not be overwritten."""
-    side = ready(streaming())
-    side.senders.use(room=24, frame=8)
-    headers, _ = side.send_all()
-    assert [header.offset for header in headers] == [0, 8, 16]
-    side.do(Credit(sender=DECODE, receiver=PREFILL, seen=8, limit=1 << 20))
-    headers, _ = side.send_all()
-    assert [header.offset for header in headers] == [24]
 
 
 def test_a_commit_waits_for_what_a_device_copies() -> None:

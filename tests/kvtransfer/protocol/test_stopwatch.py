@@ -10,8 +10,8 @@ from contracts.messages.handoff import Accepted, Commit, Credit, Refused
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, LayerReady
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.prefill_link import PrefillLink
-from tests.kvtransfer.protocol.test_decode_handoff import ALL, COMMIT, GRANTED
-from tests.kvtransfer.protocol.test_decode_handoff import Side as DecodeSide
+from tests.kvtransfer.protocol.decode_side import ALL, COMMIT, GRANTED
+from tests.kvtransfer.protocol.decode_side import Side as DecodeSide
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, opening, to_prefill
 
 LAYER = 24  # bytes: three blocks of 8
