@@ -18,10 +18,32 @@ def keep_lookups() -> None:
     np_types: dict[str, Any] = {}
     find_np_type = interpreter._get_np_dtype
 
+    def interpreted(member: Any) -> Any:
+        function = getattr(member, "__wrapped__", member)  # without the check that it is called in a kernel
+
+        def call(*arguments: Any, _semantic: Any = None, **named: Any) -> Any:
+            return function(*arguments, **named, _semantic=interpreter.interpreter_semantic)
+
+        return call
+
+    calls = {member: interpreted(member) for members in builtins.values() for _, member in members}
+
     def patch_builtins(package: Any, builder: Any, scope: Any) -> None:
         for name, member in builtins[package]:
-            if getattr(package, name) is member:  # a kernel that calls this function has not replaced it yet
-                interpreter._patch_attr(package, name, member, builder, scope)
+            scope.set_attr(package, name, calls[member])
+
+    patch_language = interpreter._patch_lang
+    packages_of: dict[Any, list[Any]] = {}
+
+    def patch_for(function: Any) -> Any:
+        """Patches the packages that a function sees, unless the kernel that calls it has done so."""
+        if function not in packages_of:
+            seen = {id(value) for value in function.__globals__.values()}
+            packages_of[function] = [package for package in (tl, tl.core) if id(package) in seen]
+        first_of = ((package, *builtins[package][0]) for package in packages_of[function])
+        if all(getattr(package, name) is not member for package, name, member in first_of):
+            return interpreter._LangPatchScope()
+        return patch_language(function)
 
     def np_type(triton_type: Any) -> Any:
         if triton_type.name not in np_types:
@@ -61,6 +83,10 @@ def keep_lookups() -> None:
         self.numel, self.shape = shapes[shape]
         self.handle, self.type, self.dtype = handle, of_type, of_type.scalar
 
+    # Without its debug mode it computes whether numbers overflow, and then does not look.
+    assert not interpreter.interpreter_builder.options.debug
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    interpreter._patch_lang = patch_for
     tl.block_type.__init__ = init_block_type
     tl.tensor.__init__ = init_tensor
     tl.core._type_for_tuple_values = type_for_values

@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 SAFETY = 20.0
 """A margin counts as safe at so many times the measured error."""
 MOST_DROPPED = 0.1
+BATCH_PROMPTS = 8
+"""Prompts that the reference computes together: of about one length, so that little of a batch is padding."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ def _class_of(config: Any) -> Any:
     return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
 
 
-Process = Callable[[list[int], list[int], torch.Tensor], torch.Tensor]
+Process = Callable[[list[int], list[int], Tensor], Tensor]
 """Changes the logits `[1, vocab]` of a text, of which the prompt and the output so far are given."""
 
 
-def unchanged(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+def unchanged(prompt: list[int], output: list[int], logits: Tensor) -> Tensor:
     return logits
 
 
@@ -83,12 +86,9 @@ def golden(
     Tokens count as safe from `safety` times the measured error on.
     """
     model = load(directory)
-    runs, error = [], 0.0
-    for prompt in prompts:
-        found, logits = _greedy(model, prompt, new_tokens, process)
-        runs.append(found)
-        error = max(error, float((logits - _one_pass(model, found)).abs().max()))
-    safe = [run for run in runs if min(run.margins) >= safety * error]
+    runs = _greedy(model, prompts, new_tokens, process)
+    error = max(float((logits - _one_pass(model, found)).abs().max()) for found, logits in runs)
+    safe = [run for run, _ in runs if min(run.margins) >= safety * error]
     dropped = len(runs) - len(safe)
     print(f"reference {directory.name}: fp32 error {error:.2e}, {dropped} of {len(runs)} prompts dropped")
     assert dropped <= most_dropped * len(runs), f"{dropped} of {len(runs)} prompts are too close to call"
@@ -96,31 +96,54 @@ def golden(
 
 
 @torch.inference_mode()
-def _greedy(model: Any, prompt: list[int], new_tokens: int, process: Process) -> tuple[Golden, torch.Tensor]:
-    """Token by token over transformers' cache; the logits `[new_tokens, vocab]` before they were processed."""
-    inputs, cache = torch.tensor([prompt]), None
-    tokens: list[int] = []
-    rows, margins = [], []
+def _greedy(model: Any, prompts: Sequence[list[int]], new_tokens: int, process: Process) -> list[tuple[Golden, Tensor]]:
+    """Token by token over transformers' cache; each run with its logits `[new_tokens, vocab]`, not yet processed.
+
+    Prompts of about one length are a batch, padded on the left, with the positions that each has alone: what
+    `_one_pass` finds for a text alone tells of any other.
+    """
+    found: dict[int, tuple[Golden, Tensor]] = {}
+    by_length = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+    for begin in range(0, len(prompts), BATCH_PROMPTS):
+        numbers = by_length[begin : begin + BATCH_PROMPTS]
+        batch = [prompts[number] for number in numbers]
+        found |= zip(numbers, _greedy_batch(model, batch, new_tokens, process), strict=True)
+    return [found[number] for number in range(len(prompts))]
+
+
+def _greedy_batch(
+    model: Any, prompts: Sequence[list[int]], new_tokens: int, process: Process
+) -> list[tuple[Golden, Tensor]]:
+    """The same for prompts that are computed together."""
+    runs = [Golden(prompt, [], []) for prompt in prompts]
+    width = max(map(len, prompts))
+    inputs = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache, rows = None, []
     for _ in range(new_tokens):
-        output = model(inputs, past_key_values=cache, use_cache=True)
+        output = model(inputs, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
-        rows.append(output.logits[0, -1])
-        best = process(prompt, tokens, rows[-1][None].clone())[0].topk(2)
-        tokens.append(int(best.indices[0]))
-        margins.append(float(best.values[0] - best.values[1]))
-        inputs = torch.tensor([tokens[-1:]])
-    return Golden(prompt, tokens, margins), torch.stack(rows)
+        rows.append(output.logits[:, -1])
+        for run, logits in zip(runs, rows[-1], strict=True):
+            best = process(run.prompt, run.tokens, logits[None].clone())[0].topk(2)
+            run.tokens.append(int(best.indices[0]))
+            run.margins.append(float(best.values[0] - best.values[1]))
+        inputs = torch.tensor([run.tokens[-1:] for run in runs])
+        mask = torch.cat((mask, torch.ones_like(inputs)), 1)
+        positions = positions[:, -1:] + 1
+    return list(zip(runs, torch.stack(rows, 1), strict=True))
 
 
 @torch.inference_mode()
-def _one_pass(model: Any, run: Golden) -> torch.Tensor:
+def _one_pass(model: Any, run: Golden) -> Tensor:
     """The same logits from one pass over prompt and answer: what differs is fp32's rounding."""
-    logits: torch.Tensor = model(torch.tensor([run.prompt + run.tokens[:-1]]), use_cache=False).logits[0]
+    logits: Tensor = model(torch.tensor([run.prompt + run.tokens[:-1]]), use_cache=False).logits[0]
     return logits[len(run.prompt) - 1 :]
 
 
 @torch.inference_mode()
-def logprobs(model: Any, tokens: Sequence[int]) -> torch.Tensor:
+def logprobs(model: Any, tokens: Sequence[int]) -> Tensor:
     """Log-probabilities `[tokens, vocab]` of what comes behind each token, from one pass over all of them."""
-    logits: torch.Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    logits: Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
     return logits.double().log_softmax(-1)

@@ -39,9 +39,9 @@ class RoundingModel:
         self._model = model
         self._form = form
 
-    def __call__(self, tokens: Tensor, past_key_values: Any = None, use_cache: bool = True) -> Any:
+    def __call__(self, tokens: Tensor, past_key_values: Any = None, use_cache: bool = True, **named: Any) -> Any:
         cache = RoundedCache(self._model.config, self._form) if past_key_values is None else past_key_values
-        return self._model(tokens, past_key_values=cache, use_cache=True)
+        return self._model(tokens, past_key_values=cache, use_cache=True, **named)
 
 
 def load_rounding(form: str) -> Callable[[Path], RoundingModel]:
