@@ -3,7 +3,7 @@
 Real services, sockets and clients serve real loads. In most deployments only the layers' computation is a sleep of the
 same length, so that many workers run on few cores; workers of 135M compute a model of 135M parameters, each on a core.
 Each load is then simulated with the step costs that these workers have learned, and with nothing else from the
-measurement.
+measurement. A load lasts `--seconds`, or longer until `--requests` have come: a p90 of three requests says nothing.
 With `--directory DIR` reports are kept there, and what is there is not measured again.
 """
 
@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, cycle
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -24,7 +25,7 @@ from benchmarks.processes.split_system import split_system
 from benchmarks.random_model import make
 from benchmarks.report import head, row
 from infra.config.engine import EngineOptions
-from launcher.bench.calibration import calibrate
+from launcher.bench.calibration import calibrate, workers_of
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
 from launcher.instance.endpoint import ClientEndpoint
@@ -62,14 +63,22 @@ FULL_RATE_BY_PROMPTS = {"uniform:60-200": 4.0, "uniform:300-700": 1.6, "uniform:
 LOAD_SHARES = (0.35, 0.7)
 """Shares of that rate; a worker that also decodes bears less."""
 UNSPLIT_SHARE = 0.6
-COMPUTING_SHARE = 0.35
-"""Rate of a core with 135M parameters as a share of that, and its limit on TTFT as a share of this one's inverse."""
+COMPUTING_SHARE = 0.75
+"""Rate of a core with 135M parameters as a share of that."""
 OUTPUT_TOKENS_TEXT = "uniform:20-60"
 WARM_UP_LOAD = BenchConfig(rate=1.0, seconds=25.0, prompt_tokens="uniform:20-1500", output_tokens="uniform:5-60")
-TTFT_LIMIT_MS, TPOT_LIMIT_MS = 1500.0, 100.0
+TTFT_LIMIT_MS, COMPUTING_TTFT_LIMIT_MS, TPOT_LIMIT_MS = 1500.0, 4000.0, 100.0
+MAX_LOAD_S = 900.0
 FIGURE_NAMES = ("TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90", "goodput")
 DISTINCT_SHARE = 0.05
 """Difference from which the simulation has to order two set-ups as they are."""
+
+
+class LoadLength(NamedTuple):
+    """Least length of each load."""
+
+    seconds: float
+    requests: int
 
 
 class SetUp(NamedTuple):
@@ -79,16 +88,17 @@ class SetUp(NamedTuple):
     prompts: str
     load: float
 
-    def bench(self, seconds: float) -> BenchConfig:
+    def bench(self, least: LoadLength) -> BenchConfig:
         prefill, decode, computes = WORKERS_BY_DEPLOYMENT[self.deployment]
         speed = COMPUTING_SHARE if computes else 1.0
-        full = speed * FULL_RATE_BY_PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
+        rate = self.load * speed * FULL_RATE_BY_PROMPTS[self.prompts] * (prefill or decode * UNSPLIT_SHARE)
         return BenchConfig(
-            rate=self.load * full,
-            seconds=seconds,
+            rate=rate,
+            seconds=MAX_LOAD_S,
+            requests=max(least.requests, ceil(rate * least.seconds)),
             prompt_tokens=self.prompts,
             output_tokens=OUTPUT_TOKENS_TEXT,
-            slo_ttft_ms=TTFT_LIMIT_MS / speed,
+            slo_ttft_ms=COMPUTING_TTFT_LIMIT_MS if computes else TTFT_LIMIT_MS,
             slo_tpot_ms=TPOT_LIMIT_MS,
             warm_up=0,
             seed=self.seed(),
@@ -149,26 +159,32 @@ def serving(deployment: str) -> Iterator[ClientEndpoint]:
             yield ClientEndpoint(system.url, "", "")
 
 
-def measure(deployment: str, directory: Path, seconds: float, stages: StageDisplay) -> None:
+def measure(deployment: str, directory: Path, least: LoadLength, stages: StageDisplay) -> None:
     """Measures what is not in the directory yet, and writes it there. Raises `BatonError`."""
     lacking = [each for each in set_ups(deployment) if not each.file(directory, "real").is_file()]
-    if not lacking:
+    costs_file = directory / f"{deployment} costs.json"
+    if not lacking and costs_file.is_file():
         return
     with serving(deployment) as endpoint:
         model = endpoint.client().model()
         BenchRun(WARM_UP_LOAD, endpoint, model, stages).load(WARM_UP_LOAD)
-        for each in lacking:
-            config = each.bench(seconds)
+        before = workers_of(endpoint)
+        for number, each in enumerate(lacking, 1):
+            config = each.bench(least)
+            lasts_s = config.requests / config.rate
+            stages.say(
+                f"{number} of {len(lacking)}: {' '.join(map(str, each))}, {config.requests} requests, {lasts_s:.0f} s"
+            )
             report = BenchRun(config, endpoint, model, stages).load(config)
             each.file(directory, "real").write_bytes(msgspec.json.encode(report))
-        costs = calibrate(endpoint, WARM_UP_LOAD, model)
-        (directory / f"{deployment} costs.json").write_bytes(msgspec.json.encode(costs))
+        costs = calibrate(endpoint, WARM_UP_LOAD, model, before)
+        costs_file.write_bytes(msgspec.json.encode(costs))
 
 
-def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
+def simulate(set_up: SetUp, directory: Path, least: LoadLength) -> Report:
     """Simulates a set-up with the costs that its deployment's workers have learned."""
     prefill, decode, _ = WORKERS_BY_DEPLOYMENT[set_up.deployment]
-    given = set_up.bench(seconds)
+    given = set_up.bench(least)
     load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
     costs = str(directory / f"{set_up.deployment} costs.json")
     config = SimulateConfig(**{**load, "model": "model", "prefill": prefill, "decode": decode, "costs": costs})
@@ -177,13 +193,13 @@ def simulate(set_up: SetUp, directory: Path, seconds: float) -> Report:
     return report
 
 
-def compare(deployments: Sequence[str], directory: Path, seconds: float, stages: StageDisplay) -> list[Compared]:
+def compare(deployments: Sequence[str], directory: Path, least: LoadLength, stages: StageDisplay) -> list[Compared]:
     found = []
     for deployment in deployments:
-        measure(deployment, directory, seconds, stages)
+        measure(deployment, directory, least, stages)
         for each in set_ups(deployment):
             real = msgspec.json.decode(each.file(directory, "real").read_bytes(), type=Report)
-            found.append(Compared(each, real.requests, figures(real), figures(simulate(each, directory, seconds))))
+            found.append(Compared(each, real.requests, figures(real), figures(simulate(each, directory, least))))
     return found
 
 
@@ -217,7 +233,8 @@ def show(found: Sequence[Compared]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.against_real", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=45.0, help="that each load lasts")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that each load lasts at least")
+    parser.add_argument("--requests", type=int, default=20, help="that each load has at least")
     parser.add_argument(
         "--deployment", choices=sorted(WORKERS_BY_DEPLOYMENT), action="append", help="by default all that sleep"
     )
@@ -228,7 +245,8 @@ def main() -> int:
         with TemporaryDirectory() as folder:
             directory = given.directory or Path(folder)
             directory.mkdir(exist_ok=True)
-            found = compare(given.deployment or SLEEPING_DEPLOYMENTS, directory, given.seconds, stages)
+            least = LoadLength(given.seconds, given.requests)
+            found = compare(given.deployment or SLEEPING_DEPLOYMENTS, directory, least, stages)
             stages.settle()
             show(found)
 

@@ -26,6 +26,7 @@ from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
 from engine.start.recording import record_decode_steps
 from engine.start.sizing import blocks_that_fit, cpu_spare, host_slots, step_tokens
+from engine.start.step_contrasts import step_contrasts
 from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 from infra.redis.records import Memory
@@ -105,9 +106,6 @@ def load_engine(
         prompt_tokens_per_second=rates.prompt_tokens_per_second,
         host_bytes_per_second=rates.host_bytes_per_second,
     )
-    costs = seeded(
-        measured, loaded.parameters, loaded.model.weights_bytes(), spec.token_bytes(), len(model_config.layers)
-    )
     peers.record(model_config.max_model_len)
     ready = LoadedEngine(
         backend=loaded.backend,
@@ -126,7 +124,7 @@ def load_engine(
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
-        costs=costs,
+        costs=StepCosts(),
         memory=memory,
         group=group,
         peers=peers,
@@ -135,6 +133,11 @@ def load_engine(
         tree=proposer.tree,
         proposer=proposer.begin(engine, counts, model_config, progress),
     )
+    progress("measuring steps", 0.0)
+    contrasts = step_contrasts(ready, config.max_sequences, config.max_batch_tokens, rates.prompt_tokens_per_second)
+    weights_bytes, layers = loaded.model.weights_bytes(), len(model_config.layers)
+    costs = seeded(measured, loaded.parameters, weights_bytes, spec.token_bytes(), layers, contrasts)
+    ready = replace(ready, costs=costs)
     _log(ready, config)
     return ready
 

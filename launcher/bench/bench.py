@@ -8,7 +8,8 @@ import msgspec
 
 from contracts.errors import BatonError, ConfigError, GatewayError
 from infra.cli import parse
-from launcher.bench.calibration import calibrate
+from infra.redis.records import WorkerRecord
+from launcher.bench.calibration import calibrate, workers_of
 from launcher.bench.html_report import SweptCurve, write_comparison, write_html
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
@@ -72,9 +73,9 @@ def _read(path: str) -> Report:
     return report
 
 
-def _calibrate(config: BenchConfig, endpoint: ClientEndpoint, model: str) -> None:
+def _calibrate(config: BenchConfig, endpoint: ClientEndpoint, model: str, before: Sequence[WorkerRecord]) -> None:
     if config.calibrate:
-        write_json(config.calibrate, calibrate(endpoint, config, model), "--calibrate")
+        write_json(config.calibrate, calibrate(endpoint, config, model, before), "--calibrate")
 
 
 def _measure(config: BenchConfig, stages: StageDisplay) -> int:
@@ -86,13 +87,14 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     model = config.model or endpoint.client().model()
     print(f"{machine()}\n{model} at {url}; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms")
     run = BenchRun(config, endpoint, model, stages)
+    before = workers_of(endpoint) if config.calibrate else ()
     if config.find_goodput or config.sweep:
         status = sweep(config, run.trial, stages.settle, machine())
-        _calibrate(config, endpoint, model)
+        _calibrate(config, endpoint, model, before)
         return status
     report = run.load(config)
     stages.settle()
-    _calibrate(config, endpoint, model)
+    _calibrate(config, endpoint, model, before)
     print("\n".join(table(report)))
     write_report(config.json, report)
     write_html(config.html, machine(), [SweptCurve("", [Trial(config.rate, report, config.share)])])

@@ -16,6 +16,7 @@ from infra.redis.records import Role, WorkerRecord
 from launcher.bench.options import BenchConfig
 from launcher.bench.sender import Sender, connections_to
 from launcher.instance.endpoint import ClientEndpoint
+from pricing.roofline.device_use import StepTotals
 from pricing.routes.pooled import COEFFICIENT_NAMES
 from pricing.step_costs.steps import StepCosts, pairs_of
 from workloads.lengths import Lengths
@@ -55,28 +56,40 @@ class _Stats(Struct):
     workers: list[WorkerRecord]
 
 
-def calibrate(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> Calibration:
-    """Sends some requests alone, and asks a Baton for what its workers have learned. Raises `GatewayError`."""
-    client = endpoint.client()
+def calibrate(
+    endpoint: ClientEndpoint, config: BenchConfig, model: str, before: Sequence[WorkerRecord] = ()
+) -> Calibration:
+    """Sends some requests alone, and asks a Baton for what its workers have learned. Raises `GatewayError`.
+
+    `before`: the workers as they were before a load; without them it began when they started. The costs are those of
+    the load, since requests that are alone teach other ones: what shares the workers' cores is idle then. What such a
+    request takes beside its steps is by the costs behind it.
+    """
+    loaded = workers_of(endpoint)
     alone = uvloop.run(_alone(endpoint, config, model))
-    try:
-        stats = msgspec.json.decode(client.get("/stats"), type=_Stats)
-    except msgspec.DecodeError:
-        raise GatewayError(f"{client.url}/stats is not a Baton's, so no worker there tells its costs") from None
-    prefill, decode = (_of_role(stats.workers, role) for role in ("prefill", "decode"))
+    after = workers_of(endpoint)
+    prefill, decode = (_of_role(after, role, loaded) for role in ("prefill", "decode"))
     if decode is None:
-        raise GatewayError(f"{client.url}: no decode worker has run a step, so no costs are known")
-    first = stats.workers[0]
+        raise GatewayError(f"{endpoint.url}: no decode worker has run a step, so no costs are known")
     prompt_s = (prefill or decode).costs.prompt_seconds(ALONE_PROMPT_TOKENS, pairs_of(0, ALONE_PROMPT_TOKENS))
     step_s = decode.costs.decode_seconds(1, ALONE_PROMPT_TOKENS + ALONE_OUTPUT_TOKENS // 2)
     return Calibration(
-        model=first.model,
-        device=first.device,
+        model=after[0].model,
+        device=after[0].device,
         front_ms=max(0.0, median([each.ttft_ms for each in alone]) - 1000 * prompt_s),
         pause_ms=max(0.0, fmean([each.tpot_ms() for each in alone]) - 1000 * step_s),
-        prefill=prefill,
-        decode=decode,
+        prefill=_of_role(loaded, "prefill", before) or prefill,
+        decode=_of_role(loaded, "decode", before) or decode,
     )
+
+
+def workers_of(endpoint: ClientEndpoint) -> list[WorkerRecord]:
+    """Returns what a Baton tells of its workers now. Raises `GatewayError` for another endpoint."""
+    client = endpoint.client()
+    try:
+        return msgspec.json.decode(client.get("/stats"), type=_Stats).workers
+    except msgspec.DecodeError:
+        raise GatewayError(f"{client.url}/stats is not a Baton's, so no worker there tells its costs") from None
 
 
 async def _alone(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> list[Timings]:
@@ -110,13 +123,23 @@ def read_calibration(path: str, option: str) -> Calibration:
     return read
 
 
-def _of_role(workers: Sequence[WorkerRecord], role: str) -> CalibratedWorker | None:
+def _of_role(workers: Sequence[WorkerRecord], role: str, before: Sequence[WorkerRecord]) -> CalibratedWorker | None:
+    """Returns the median worker of a role by the steps since `before`; None if none has run one since its start."""
     found = [each for each in workers if each.role == role and each.load.costs.steps and each.load.costs.known]
     if not found:
         return None
-    costs = [each.load.costs for each in found]
+    earlier = {each.epoch: each.load.step_totals for each in before}
+    costs = [
+        _taken(each.load.costs, each.load.step_totals.since(earlier.get(each.epoch, StepTotals()))) for each in found
+    ]
     pooled = {name: median([getattr(each, name) for each in costs]) for name in COEFFICIENT_NAMES}
     memory = found[0].memory
     return CalibratedWorker(
         costs=msgspec.structs.replace(costs[0], **pooled), kv_tokens=memory.tokens, token_bytes=memory.token_bytes
     )
+
+
+def _taken(costs: StepCosts, totals: StepTotals) -> StepCosts:
+    """Returns the costs at the level of all these steps: that of the newest thirty, which they have, is chance."""
+    factor = totals.over(costs)
+    return msgspec.structs.replace(costs, **{name: factor * getattr(costs, name) for name in COEFFICIENT_NAMES})

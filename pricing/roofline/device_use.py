@@ -9,7 +9,7 @@ over the seconds in which steps ran. Attention's products and activations are le
 from msgspec import Struct
 
 from pricing.roofline.gpu_rates import GPU_RATES, GpuRates, matching_names
-from pricing.step_costs.steps import StepWork
+from pricing.step_costs.steps import StepCosts, StepWork
 
 
 class StepTotals(Struct, frozen=True):
@@ -19,10 +19,20 @@ class StepTotals(Struct, frozen=True):
     seconds: float = 0.0  # in which steps ran
     rows: int = 0  # tokens of prompts, decoded sequences and draft tokens
     context: int = 0  # tokens whose KV decodes read
+    prompt_tokens: int = 0
+    pairs: float = 0.0  # of tokens of prompts and the tokens that they attend to
+    sequences: int = 0  # decoding ones of each step
 
     def and_step(self, work: StepWork, seconds: float) -> "StepTotals":
-        rows = work.prompt_tokens + work.sequences + work.rows
-        return StepTotals(self.steps + 1, self.seconds + seconds, self.rows + rows, self.context + work.context)
+        return StepTotals(
+            self.steps + 1,
+            self.seconds + seconds,
+            self.rows + work.prompt_tokens + work.sequences + work.rows,
+            self.context + work.context,
+            self.prompt_tokens + work.prompt_tokens,
+            self.pairs + work.pairs,
+            self.sequences + work.sequences,
+        )
 
     def since(self, earlier: "StepTotals") -> "StepTotals":
         return StepTotals(
@@ -30,7 +40,21 @@ class StepTotals(Struct, frozen=True):
             self.seconds - earlier.seconds,
             self.rows - earlier.rows,
             self.context - earlier.context,
+            self.prompt_tokens - earlier.prompt_tokens,
+            self.pairs - earlier.pairs,
+            self.sequences - earlier.sequences,
         )
+
+    def over(self, costs: StepCosts) -> float:
+        """Returns the seconds of all these steps as a multiple of what they should take; 1 if that is not known.
+
+        That of steps with draft tokens is not: it is not told how many steps had any.
+        """
+        if not self.steps or self.rows > self.prompt_tokens + self.sequences:
+            return 1.0
+        work = StepWork(self.prompt_tokens, self.pairs, self.sequences, self.context)
+        expected = costs.seconds(work) + (self.steps - 1) * costs.step
+        return self.seconds / expected if self.seconds > 0 and expected > 0 else 1.0
 
 
 class DeviceFigures(Struct, frozen=True):

@@ -4,18 +4,22 @@ The shape, how a step's seconds divide among the coefficients, is a least-square
 exponential forgetting (Plackett, 1950). Relative errors make steps of 2 ms and of 2 s count alike, and a step that
 stalled for a second hardly count. Each kind of step (with prompts, decodes, draft tokens or not) forgets separately: a
 thousand decodes do not erase what is known of prompts. A weak pull towards the seed decides where steps cannot tell
-coefficients apart, such as batch and context that never change. Coefficients are at least 0: coordinate descent on the
-normal equations, a few rounds every few steps.
+coefficients apart, such as batch and context that never change. It keeps the seed's ratios, not its seconds: the seed
+counts κ times, where κ is the least-squares factor of the seed over the kinds of steps that a coefficient is part of.
+So a neighbour that doubles the time of steps with short contexts doubles what is believed of long ones. Coefficients
+are at least 0: coordinate descent on the normal equations, a few rounds every few steps.
 
 The level is one factor for all coefficients, the running median of measured / predicted. It follows within some ten
 steps when neighbours take cores away, and removes the bias of least squares over relative errors.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import chain, compress
 from math import exp, log
 from operator import mul
 from statistics import median
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -100,8 +104,13 @@ class StepFit:
 
     def _solve(self) -> None:
         shape, kinds = self._shape, self._kinds.values()
+        fits = [kind.factor_of(self._pull) for kind in kinds]
+        pulls = [
+            pull and pull * _factor([fit for kind, fit in zip(kinds, fits, strict=True) if part in kind.products])
+            for part, pull in enumerate(self._pull)
+        ]
         for part in (*range(COEFFICIENT_COUNT),) * SOLVER_ROUNDS:
-            weight, wanted = SEED_WEIGHT_STEPS, SEED_WEIGHT_STEPS * self._pull[part]
+            weight, wanted = SEED_WEIGHT_STEPS, SEED_WEIGHT_STEPS * pulls[part]
             for kind in kinds:
                 if (row := kind.products.get(part)) is not None:
                     own = row[kind.parts.index(part)]
@@ -128,6 +137,19 @@ class StepFit:
         )
 
 
+class _FactorFit(NamedTuple):
+    """Numerator and denominator of the least-squares factor by which a shape counts, over some steps."""
+
+    wanted: float
+    weight: float
+
+
+def _factor(fits: Sequence[_FactorFit]) -> float:
+    """Returns the factor over all these steps; 1 without any."""
+    weight = sum([fit.weight for fit in fits])
+    return sum([fit.wanted for fit in fits]) / weight if weight else 1.0
+
+
 class _Equations:
     """Normal equations of the steps of one kind, older steps with less weight. `parts`: those that its steps have."""
 
@@ -136,6 +158,13 @@ class _Equations:
         self.products = {part: [0.0] * len(parts) for part in parts}
         self.sums = dict.fromkeys(parts, 0.0)
         self.steps = 0
+
+    def factor_of(self, shape: list[float]) -> _FactorFit:
+        own = [shape[part] for part in self.parts]
+        weight = sum(
+            [share * sum(map(mul, self.products[part], own)) for part, share in zip(self.parts, own, strict=True)]
+        )
+        return _FactorFit(sum([share * self.sums[part] for part, share in zip(self.parts, own, strict=True)]), weight)
 
     def add(self, amounts: list[float]) -> None:
         """Adds a step: its parts' amounts, scaled and divided by the step's seconds, should sum up to 1."""

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from pricing.step_costs.steps import StepCosts
+from msgspec import structs
 
-MIN_SHARE = 0.1  # least share of the shortest measured step that is fixed, and of the longest that its tokens take
+from pricing.step_costs.steps import StepCosts, StepWork
+
+MIN_SHARE = 0.1
+"""Least share of the shortest measured step that is fixed, of the longest that its tokens take, and of a coefficient's
+estimate by bytes or operations that it is after its measurement."""
 
 
 class MeasuredStep(NamedTuple):
@@ -16,15 +20,51 @@ class MeasuredStep(NamedTuple):
     seconds: float
 
 
+class TimedStep(NamedTuple):
+    """Measured step of any work."""
+
+    work: StepWork
+    seconds: float
+
+
+class StepContrast(NamedTuple):
+    """Two measured steps whose work differs only in the amount that a coefficient stands for."""
+
+    coefficient: Literal["sequence", "context_token", "pair"]
+    less: TimedStep
+    more: TimedStep
+
+    @property
+    def slope(self) -> float:
+        """Returns the coefficient's seconds, which noise may make negative."""
+        return (self.more.seconds - self.less.seconds) / (self._amount(self.more.work) - self._amount(self.less.work))
+
+    def _amount(self, work: StepWork) -> float:
+        match self.coefficient:
+            case "sequence":
+                return work.sequences
+            case "context_token":
+                return work.context
+            case "pair":
+                return work.pairs
+
+
 def seeded(
-    measured: Sequence[MeasuredStep], parameters: int, weights_bytes: int, token_bytes: int, layers: int
+    measured: Sequence[MeasuredStep],
+    parameters: int,
+    weights_bytes: int,
+    token_bytes: int,
+    layers: int,
+    contrasts: Sequence[StepContrast] = (),
 ) -> StepCosts:
     """Estimates step costs from measured steps of prompts; without any they are unknown.
 
-    A line through the shortest and the longest step gives `step` and `prompt_token`. A decoded token, and a row of a
-    draft token, cost as much as a token of a prompt. A pair costs 4·layers·width / (2·parameters) of a token, the
-    ratio of their operations, where parameters = 12·layers·width² (Kaplan et al., 2020). KV, `token_bytes` per token of
-    the context, is read as fast as the weights in a step that does little else.
+    A line through the shortest and the longest step gives `step` and `prompt_token`. The others come from `contrasts`,
+    as far as these were measured: `step` is then what is left of a lone decode. Coefficients without a contrast are
+    derived: a decoded token, and a row of a draft token, cost as much as a token of a prompt. A pair costs
+    4·layers·width / (2·parameters) of a token, the ratio of their operations, where parameters = 12·layers·width²
+    (Kaplan et al., 2020). KV, `token_bytes` per token of the context, is read as fast as the weights in a step that
+    does little else; a CPU's attention is 20 times as slow, so the derived figure is a floor.
     """
     if not measured:
         return StepCosts()
@@ -34,7 +74,7 @@ def seeded(
         token = max(token, (long.seconds - short.seconds) / (long.tokens - short.tokens))
     step = max(MIN_SHARE * short.seconds, short.seconds - token * short.tokens)
     width = sqrt(parameters / (12 * layers))
-    return StepCosts(
+    derived = StepCosts(
         step=step,
         prompt_token=token,
         pair=token * 2 * layers * width / parameters,
@@ -42,3 +82,15 @@ def seeded(
         context_token=step * token_bytes / weights_bytes,
         row=token,
     )
+    return _contrasted(derived, contrasts)
+
+
+def _contrasted(derived: StepCosts, contrasts: Sequence[StepContrast]) -> StepCosts:
+    costs = derived
+    for each in contrasts:
+        least = MIN_SHARE * getattr(derived, each.coefficient)
+        costs = structs.replace(costs, **{each.coefficient: max(least, each.slope)})
+    for lone in [each.less for each in contrasts if each.less.work.sequences == 1]:
+        left = lone.seconds - costs.sequence - costs.context_token * lone.work.context
+        costs = structs.replace(costs, step=max(MIN_SHARE * lone.seconds, left))
+    return costs

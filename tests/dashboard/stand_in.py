@@ -15,10 +15,10 @@ WORDS = ("Once ", "a ", "fox ", "held ", "a ", "<b>lantern</b>", ".")
 class StandIn:
     """Serves while it is entered. The question decides: `refuse`, `fail inside`, `break off`; else a story.
 
-    `stats`: the answer to GET /stats.
+    `stats`: the answer to GET /stats, or the answers one after the other, of which the last stays.
     """
 
-    def __init__(self, redis: str = "", stats: dict[str, Any] | None = None) -> None:
+    def __init__(self, redis: str = "", stats: dict[str, Any] | list[dict[str, Any]] | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []  # of measured loads
         self._server = _Server(redis, self.asked, self.marks, stats)
@@ -39,10 +39,14 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64  # connections at once that a busy machine has not yet taken
 
     def __init__(
-        self, redis: str, asked: list[dict[str, Any]], marks: list[dict[str, Any]], stats: dict[str, Any] | None
+        self,
+        redis: str,
+        asked: list[dict[str, Any]],
+        marks: list[dict[str, Any]],
+        stats: dict[str, Any] | list[dict[str, Any]] | None,
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.stats = stats
+        self.stats = list(stats) if isinstance(stats, list) else [stats] if stats is not None else []
         self.redis, self.asked, self.marks, self.numbers = redis, asked, marks, itertools.count(1)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -58,8 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def do_GET(self) -> None:
-        if self.path == "/stats" and self.server.stats is not None:
-            self._json(200, self.server.stats)
+        if self.path == "/stats" and self.server.stats:
+            self._json(200, self.server.stats.pop(0) if len(self.server.stats) > 1 else self.server.stats[0])
             return
         self._json(200, {"object": "list", "data": [{"id": "demo", "object": "model"}]})
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.start import profiling
+from engine.start import profiling, step_contrasts
 from tests.engine.backends.native.levels import CHOSEN_LEVEL, choose
 
 if CHOSEN_LEVEL:
@@ -14,6 +14,7 @@ if CHOSEN_LEVEL:
 # Nobody asks how fast a test's model is, and some are loaded a hundred times.
 profiling.MEASURING_S = 0.02
 profiling.FIRST_PROFILE_TOKENS = 4
+step_contrasts.MAX_CONTRASTS_S = 0.0
 
 
 @pytest.fixture(autouse=True, scope="session")

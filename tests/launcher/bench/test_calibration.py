@@ -4,13 +4,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from contracts.errors import ConfigError, GatewayError
 from infra.redis.records import Memory, Role, WorkerLoad, WorkerRecord
-from launcher.bench.calibration import ALONE_REQUESTS, calibrate, read_calibration
+from launcher.bench.calibration import ALONE_REQUESTS, calibrate, read_calibration, workers_of
 from launcher.bench.options import BenchConfig
 from launcher.instance.endpoint import ClientEndpoint
-from pricing.step_costs.steps import StepCosts
+from pricing.roofline.device_use import StepTotals
+from pricing.step_costs.steps import StepCosts, StepWork
 from tests.dashboard.stand_in import StandIn
 
 BENCH = BenchConfig(vocabulary=1 << 31)
@@ -34,6 +36,25 @@ def test_costs_are_the_medians_of_a_roles_workers(tmp_path: Path) -> None:
     assert 0.0 <= found.pause_ms < 1000.0, "tokens of the stand-in may come together"
     (tmp_path / "costs").write_bytes(msgspec.json.encode(found))
     assert read_calibration(str(tmp_path / "costs"), "--costs") == found
+
+
+def test_costs_are_at_the_level_of_all_steps_of_the_load_and_not_of_the_requests_behind_it() -> None:
+    """What the newest steps say, and what steps before the load took, is left out."""
+    costs = StepCosts(step=0.01, prompt_token=0.001, steps=90)
+    early = StepTotals(steps=100, seconds=77.0, rows=100, sequences=100)
+    loaded = early.since(StepTotals())
+    for tokens in (100, 200):
+        loaded = loaded.and_step(StepWork(tokens), 1.5 * costs.seconds(StepWork(tokens)))
+    alone = loaded.and_step(StepWork(300), 0.1 * costs.seconds(StepWork(300)))
+    told = [replaced(worker("decode", 0.0), costs, totals) for totals in (early, loaded, alone)]
+    with StandIn(stats=[msgspec.to_builtins({"workers": [each]}) for each in told]) as server:
+        endpoint = ClientEndpoint(server.url, "", "")
+        found = calibrate(endpoint, BENCH, "demo", workers_of(endpoint))
+    assert (found.decode.costs.step, found.decode.costs.prompt_token) == pytest.approx((0.015, 0.0015))
+
+
+def replaced(record: WorkerRecord, costs: StepCosts, totals: StepTotals) -> WorkerRecord:
+    return structs.replace(record, load=WorkerLoad(costs=costs, step_totals=totals))
 
 
 def test_an_endpoint_that_tells_no_costs_is_named() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from pricing.roofline.device_use import DeviceFigures, StepTotals, device_use, known_rates
 from pricing.roofline.gpu_rates import GPU_RATES
-from pricing.step_costs.steps import StepWork
+from pricing.step_costs.steps import StepCosts, StepWork
 
 FIGURES = DeviceFigures(parameters=1e9, read=3e12, multiply=1e15)
 
@@ -28,10 +28,21 @@ def test_prompts_multiply_and_products_bind() -> None:
 def test_totals_of_a_window_are_differences_and_unknown_limits_give_no_share() -> None:
     before = StepTotals().and_step(StepWork(sequences=1, context=5), 1.0)
     after = before.and_step(StepWork(sequences=2, context=7, rows=3), 0.5)
-    assert after.since(before) == StepTotals(1, 0.5, 5, 7)
+    assert after.since(before) == StepTotals(1, 0.5, 5, 7, sequences=2)
     use = device_use(after, 2.0, 10, 1, DeviceFigures())
     assert use is not None and use.read_share is None and use.multiply_share is None and use.binds == ""
     assert device_use(StepTotals(), 2.0, 10, 1, FIGURES) is None
+
+
+def test_totals_say_by_how_much_all_steps_were_slower_than_costs_say() -> None:
+    costs = StepCosts(step=0.01, prompt_token=0.001, pair=1e-7, sequence=0.0005, context_token=3e-6)
+    works = [StepWork(300, 45150.0, 2, 800), StepWork(sequences=3, context=1500), StepWork(16, 136.0)]
+    totals = StepTotals()
+    for work in works:
+        totals = totals.and_step(work, 1.25 * costs.seconds(work))
+    assert totals.over(costs) == pytest.approx(1.25)
+    assert totals.and_step(StepWork(sequences=1, context=9, rows=4), 1.0).over(costs) == 1.0, "drafts are not counted"
+    assert StepTotals().over(costs) == totals.over(StepCosts()) == 1.0
 
 
 def test_a_gpu_that_the_table_lacks_has_no_rates() -> None:

@@ -15,6 +15,7 @@ from msgspec import structs
 from pricing.step_costs.fit import StepFit
 from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 
+PARTS = ("step", "prompt_token", "pair", "sequence", "context_token")
 RECORDED = Path(__file__).with_name("recorded_steps.json")
 TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, sequence=0.0008, context_token=8e-7)
 """A model of 135M parameters on two cores, about."""
@@ -83,6 +84,24 @@ def test_decodes_do_not_wear_out_what_is_known_of_prompts() -> None:
     assert fit.costs.seconds(same) == pytest.approx(TRUE.seconds(same), rel=0.05)
 
 
+@pytest.mark.parametrize("times", [0.5, 1.0, 2.5])
+def test_what_steps_do_not_show_stays_as_the_seed_says_relative_to_what_they_show(times: float) -> None:
+    """A client at a time, with short texts, on a device that is slower or faster than at the start; then long ones."""
+    longs = [StepWork(sequences=n, context=n * each) for n, each in ((1, 1500), (4, 300), (4, 1500), (8, 2000))]
+    errors = []
+    for number in range(12):
+        chance = random.Random(number)
+        start = StepCosts(*[cost * exp(chance.gauss(0, 0.5)) for cost in (0.0105, 0.0011, 4.8e-7, 0.00045, 3.5e-6)])
+        true = StepCosts(*[times * getattr(start, part) for part in PARTS])
+        fit = StepFit(StepCosts(*[getattr(start, part) * exp(chance.gauss(0, 0.1)) for part in PARTS]))
+        for tokens in [chance.randint(60, 200) for _ in range(25)]:
+            learned(fit, iter([StepWork(tokens, pairs_of(0, tokens))]), 1, true, 0.1, chance.randrange(1 << 30))
+            same = [StepWork(sequences=1, context=tokens + at) for at in range(40)]
+            learned(fit, iter(same), 40, true, 0.1, chance.randrange(1 << 30))
+        errors += [abs(fit.costs.seconds(work) / true.seconds(work) - 1) for work in longs]
+    assert median(errors) < 0.12 and max(errors) < 0.4
+
+
 def test_steps_with_guesses_do_not_wear_out_what_one_without_takes() -> None:
     """Where all have the same guesses nobody could tell what a step, its rows and having any at all cost."""
     chance = random.Random(2)
@@ -111,9 +130,7 @@ def test_the_fastest_step_is_remembered_as_what_it_could_have_given_each_sequenc
 def test_neighbours_are_followed_within_some_steps(times: float) -> None:
     chance = random.Random(5)
     fit = learned(StepFit(SEED), decodes(chance), 200)
-    slower = StepCosts(
-        *(times * getattr(TRUE, part) for part in ("step", "prompt_token", "pair", "sequence", "context_token"))
-    )
+    slower = StepCosts(*[times * getattr(TRUE, part) for part in PARTS])
     learned(fit, decodes(chance), 40, slower)
     assert error(fit, decodes(chance), slower) < 0.15
 
@@ -147,10 +164,10 @@ PAIRS = st.just(0.0) | st.floats(1, 1e9)
 COUNTS = (st.integers(0, 1000), st.integers(0, 10_000_000), st.integers(0, 16_000))
 WORKS = st.builds(StepWork, st.integers(0, 10_000), PAIRS, *COUNTS)
 STEPS = st.lists(st.tuples(WORKS, st.floats(-1.0, 1e6)), max_size=60)
-PARTS = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
+COSTS = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
 
 
-@given(STEPS, st.builds(StepCosts, *(PARTS,) * 6))
+@given(STEPS, st.builds(StepCosts, *(COSTS,) * 6))
 def test_costs_are_finite_and_never_negative_whatever_comes(
     steps: list[tuple[StepWork, float]], seed: StepCosts
 ) -> None:

@@ -1,13 +1,15 @@
 """What a start measures is what a fit begins with: about right where steps are as they are, and never nothing."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from pricing.step_costs.seed import MeasuredStep, seeded
+from pricing.step_costs.seed import MeasuredStep, StepContrast, TimedStep, seeded
 from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 
 
-def seed(*measured: MeasuredStep) -> StepCosts:
-    return seeded(measured, parameters=135_000_000, weights_bytes=270_000_000, token_bytes=23_040, layers=30)
+def seed(*measured: MeasuredStep, contrasts: Sequence[StepContrast] = ()) -> StepCosts:
+    return seeded(measured, 135_000_000, weights_bytes=270_000_000, token_bytes=23_040, layers=30, contrasts=contrasts)
 
 
 def test_two_steps_tell_what_a_token_and_a_step_take() -> None:
@@ -30,6 +32,23 @@ def test_every_part_costs_something(measured: tuple[MeasuredStep, ...]) -> None:
     costs = seed(*measured)
     assert min(costs.step, costs.prompt_token, costs.pair, costs.sequence, costs.context_token) > 0
     assert costs.seconds(StepWork(measured[-1].tokens)) < 2 * measured[-1].seconds
+
+
+def test_pairs_of_steps_tell_what_the_bytes_do_not() -> None:
+    """Attention of a CPU takes 20 times what reading its KV would; noise may say that more work takes less."""
+    prompts = MeasuredStep(16, 0.021), MeasuredStep(256, 0.288)
+    lone, batch = StepWork(sequences=1, context=256), StepWork(sequences=8, context=256)
+    far = StepContrast(
+        "context_token", TimedStep(batch, 0.0158), TimedStep(StepWork(sequences=8, context=8192), 0.0436)
+    )
+    several = StepContrast("sequence", TimedStep(lone, 0.0125), TimedStep(batch, 0.0158))
+    costs = seed(*prompts, contrasts=[far, several])
+    assert costs.context_token == pytest.approx(3.5e-6, rel=0.01)
+    assert costs.seconds(lone) == pytest.approx(0.0125) and costs.seconds(batch) == pytest.approx(0.0158)
+    derived = seed(*prompts)
+    assert (costs.pair, costs.prompt_token) == (derived.pair, derived.prompt_token), "these were not told apart"
+    noise = StepContrast("sequence", TimedStep(lone, 0.0158), TimedStep(batch, 0.0125))
+    assert seed(*prompts, contrasts=[noise]).sequence == pytest.approx(0.1 * derived.sequence)
 
 
 def test_without_a_measurement_nothing_is_known() -> None:

@@ -1,0 +1,110 @@
+"""Measures at start what a decoding sequence, a token of its context and a pair of a prompt's tokens cost.
+
+Steps of requests tell these apart only where batches and contexts vary, which may take hours: one client at a time
+would leave a worker believing that long contexts are free. A start therefore runs pairs of steps that differ in one
+amount each, on the engine that will serve: with its recorded steps, its ranks, and a pool whose pages are in memory.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from contracts.kv.spec import blocks_for
+from engine.executor import Engine, Executor
+from engine.plan import StepPlan, Work
+from engine.start.profiling import PLAIN_SAMPLING, fastest
+from pricing.step_costs.seed import StepContrast, TimedStep
+from pricing.step_costs.steps import StepWork, pairs_of
+
+CONTRASTED_SEQUENCES = 8
+"""Sequences of a batch that is compared with a lone sequence; fewer, if the pool does not hold their long contexts."""
+LONG_CONTEXT_TOKENS = 1024
+"""Context of each sequence; the pool and the model may allow less."""
+CONTEXT_RATIO = 32
+"""Long context over short context, at most."""
+CHUNK_TOKENS = 64
+MAX_CHUNK_S = 0.1
+"""Seconds that a chunk should take at most: a slow device computes a shorter one."""
+MAX_CONTRASTS_S = 3.0
+"""Seconds after which no further pair of steps is begun."""
+
+
+def step_contrasts(
+    engine: Engine,
+    max_sequences: int,
+    max_tokens: int,
+    tokens_per_second: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[StepContrast]:
+    """Measures pairs of steps on an engine without requests, most useful pair first; none of a model without decodes.
+
+    `max_sequences` and `max_tokens` bound a step. Blocks are written to, and count as free afterwards. Raises
+    `DeviceError` if the device fails.
+    """
+    if engine.pooler is not None:
+        return []
+    steps, began = _Steps(engine, clock), clock()
+    sequences = max(1, min(CONTRASTED_SEQUENCES, max_sequences, max_tokens, steps.room // LONG_CONTEXT_TOKENS))
+    long = min(LONG_CONTEXT_TOKENS, engine.model_config.max_model_len, steps.room // sequences)
+    if long < 2:
+        return []
+    short = max(1, long // CONTEXT_RATIO)
+    tokens = max(1, min(CHUNK_TOKENS, max_tokens, long // 2, int(MAX_CHUNK_S * tokens_per_second)))
+    found: list[StepContrast] = []
+
+    def compare(
+        coefficient: Literal["sequence", "context_token", "pair"],
+        less: Callable[[], TimedStep],
+        more: Callable[[], TimedStep],
+    ) -> None:
+        if clock() - began < MAX_CONTRASTS_S:
+            found.append(StepContrast(coefficient, less(), more()))
+
+    compare("context_token", lambda: steps.decodes(sequences, short), lambda: steps.decodes(sequences, long))
+    if sequences > 1:
+        compare("sequence", lambda: steps.decodes(1, sequences * short), lambda: steps.decodes(sequences, short))
+    compare("pair", lambda: steps.chunk(0, tokens), lambda: steps.chunk(long - tokens, tokens))
+    return found
+
+
+class _Steps:
+    """Times steps of an engine; each sequence has blocks of its own, since a cache would make shared ones too fast."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._executor = Executor(engine)
+        self._clock = clock
+        self._counts = engine.pool.counts
+        self._block_tokens = [group.block_tokens for group in engine.pool.spec.groups]
+
+    @property
+    def room(self) -> int:
+        """Tokens of the largest group; a smaller one, of a window, reads only the newest blocks of a context."""
+        return max((count - 1) * tokens for count, tokens in zip(self._counts, self._block_tokens, strict=True))
+
+    def decodes(self, sequences: int, context: int) -> TimedStep:
+        """Measures a step in which this many sequences decode behind `context` tokens each."""
+        works = [
+            Work(number, context - 1, [0], self._tables(number, context), PLAIN_SAMPLING, output_index=1)
+            for number in range(sequences)
+        ]
+        return self._timed(works, StepWork(sequences=sequences, context=sequences * context))
+
+    def chunk(self, start: int, tokens: int) -> TimedStep:
+        """Measures a step with `tokens` tokens of a prompt behind `start` others."""
+        work = Work(0, start, [0] * tokens, self._tables(0, start + tokens), PLAIN_SAMPLING)
+        return self._timed([work], StepWork(tokens, pairs_of(start, tokens)))
+
+    def _tables(self, number: int, tokens: int) -> tuple[list[int], ...]:
+        """Returns block tables of the sequence with this number; blocks repeat where a group has too few."""
+        tables = []
+        for count, block_tokens in zip(self._counts, self._block_tokens, strict=True):
+            blocks = blocks_for(tokens, block_tokens)
+            tables.append([1 + (number * blocks + at) % (count - 1) for at in range(blocks)])
+        return tuple(tables)
+
+    def _timed(self, works: list[Work], work: StepWork) -> TimedStep:
+        def step() -> None:
+            self._executor.launch(StepPlan(0, works))
+            self._executor.collect()
+
+        return TimedStep(work, fastest(step, self._clock))
