@@ -3,11 +3,12 @@
 The shape, how a step's seconds divide among the coefficients, is a least-squares fit of predicted / measured to 1, with
 exponential forgetting (Plackett, 1950). Relative errors make steps of 2 ms and of 2 s count alike, and a step that
 stalled for a second hardly count. Each kind of step (with prompts, decodes, draft tokens or not) forgets separately: a
-thousand decodes do not erase what is known of prompts. A weak pull towards the seed decides where steps cannot tell
-coefficients apart, such as batch and context that never change. It keeps the seed's ratios, not its seconds: the seed
-counts κ times, where κ is the least-squares factor of the seed over the kinds of steps that a coefficient is part of.
-So a neighbour that doubles the time of steps with short contexts doubles what is believed of long ones. Coefficients
-are at least 0: coordinate descent on the normal equations, a few rounds every few steps.
+thousand decodes do not erase what is known of prompts. A pull towards the seed decides where steps cannot tell
+coefficients apart, such as batch and context that never change; it is strong if the start has measured them apart, and
+weak if they were derived. It keeps the seed's ratios, not its seconds: the seed counts κ times, where κ is the
+least-squares factor of the seed over the kinds of steps that a coefficient is part of. So a neighbour that doubles the
+time of steps with short contexts doubles what is believed of long ones. Coefficients are at least 0: coordinate descent
+on the normal equations, a few rounds every few steps.
 
 The level is one factor for all coefficients, the running median of measured / predicted. It follows within some ten
 steps when neighbours take cores away, and removes the bias of least squares over relative errors.
@@ -25,8 +26,9 @@ from msgspec import structs
 
 from pricing.step_costs.steps import StepCosts, StepWork
 
-STEP_DECAY = 0.98  # weight of a step relative to the next step of its kind: about fifty steps count
-SEED_WEIGHT_STEPS = 0.03  # weight of the seed, in steps; an unknown coefficient is pulled to 0
+STEP_DECAY = 0.99  # weight of a step relative to the next step of its kind: about a hundred steps count
+DERIVED_SEED_STEPS, MEASURED_SEED_STEPS = 0.03, 1.0
+"""Weight of the seed, in steps; an unknown coefficient is pulled to 0."""
 SOLVER_ROUNDS = 4  # rounds of coordinate descent at a time; each continues from the last result
 MIN_STEP_S = 1e-6  # least seconds of a step; a shorter measurement is an error of the clock
 MAX_SPEEDUP = 4.0  # bound of predicted / measured of a step, once `MIN_KIND_STEPS` steps of its kind have come
@@ -48,6 +50,7 @@ class StepFit:
         """`seed` may lack coefficients: these are 0 until steps show them."""
         seed = seed or StepCosts()
         self._seed = seed
+        self._seed_steps = MEASURED_SEED_STEPS if seed.told_apart else DERIVED_SEED_STEPS
         self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row, seed.rows]
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
@@ -110,7 +113,7 @@ class StepFit:
             for part, pull in enumerate(self._pull)
         ]
         for part in (*range(COEFFICIENT_COUNT),) * SOLVER_ROUNDS:
-            weight, wanted = SEED_WEIGHT_STEPS, SEED_WEIGHT_STEPS * pulls[part]
+            weight, wanted = self._seed_steps, self._seed_steps * pulls[part]
             for kind in kinds:
                 if (row := kind.products.get(part)) is not None:
                     own = row[kind.parts.index(part)]

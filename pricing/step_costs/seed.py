@@ -92,5 +92,5 @@ def _contrasted(derived: StepCosts, contrasts: Sequence[StepContrast]) -> StepCo
         costs = structs.replace(costs, **{each.coefficient: max(least, each.slope)})
     for lone in [each.less for each in contrasts if each.less.work.sequences == 1]:
         left = lone.seconds - costs.sequence - costs.context_token * lone.work.context
-        costs = structs.replace(costs, step=max(MIN_SHARE * lone.seconds, left))
+        costs = structs.replace(costs, step=max(MIN_SHARE * lone.seconds, left), told_apart=True)
     return costs

@@ -51,6 +51,7 @@ class StepCosts(Struct, frozen=True):
     most_tokens: int = 0  # token budget of a step; 0: unbounded
     shorter: float = 0.0  # share of each step that a long prompt leaves to shorter prompts
     target: float = 0.0  # s that a step with decodes should take, which bounds its chunks of prompts; 0: unbounded
+    told_apart: bool = False  # a start has measured the coefficients one by one, so their ratios are known
     fastest: float = 0.0  # s per token of a sequence in the fastest decode step so far; 0: none has run
 
     @property
