@@ -201,6 +201,7 @@ def test_loading_reports_its_progress(whole: Path) -> None:
         "hashing weights",
         "profiling",
         "making the KV pool",
+        "measuring steps",
     ]
     percents = [percent for stage, percent in seen if stage == "loading weights"]
     assert percents == sorted(percents) and percents[0] == 0 and percents[-1] == 100
