@@ -116,7 +116,8 @@ def report_of(
 
 
 def percentiles(values: LogCounts) -> Percentiles:
-    return Percentiles(values.mean, *values.percentiles(0.5, 0.9, 0.95, 0.99), values.largest)
+    p50, p90, p95, p99 = values.percentiles(0.5, 0.9, 0.95, 0.99)
+    return Percentiles(values.mean, p50, p90, p95, p99, values.largest)
 
 
 def share_interval(good: int, requests: int) -> tuple[float, float]:

@@ -97,7 +97,7 @@ def add(
 
 
 def answers(sequences: list[Sequence]) -> list[list[int]]:
-    return [each.tokens[each.prompt_tokens :] for each in sequences]
+    return [[*each.tokens[each.prompt_tokens :]] for each in sequences]
 
 
 def serve(

@@ -17,12 +17,12 @@ from msgspec import Struct
 from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from benchmarks.simulated.against_real import (
-    DEPLOYMENTS,
     ENGINE_OPTIONS,
     SLEEPING_DEPLOYMENTS,
     SLEPT_COSTS_S,
     UNSPLIT_SHARE,
     WARM_UP_LOAD,
+    WORKERS_BY_DEPLOYMENT,
     serving,
 )
 from contracts.errors import GatewayError
@@ -64,7 +64,7 @@ class _Stats(Struct):
 
 
 def load(deployment: str, factor: float, seconds: float) -> BenchConfig:
-    prefill, decode, _ = DEPLOYMENTS[deployment]
+    prefill, decode, _ = WORKERS_BY_DEPLOYMENT[deployment]
     return BenchConfig(
         rate=factor * FULL_RATE_PER_S * (prefill or decode * UNSPLIT_SHARE),
         seconds=seconds,
@@ -84,7 +84,7 @@ def steps_of(noise: float) -> Callable[[StepWork], float]:
 
 
 def simulated(deployment: str, noise: float) -> SimulatedDeployment:
-    prefill, decode, _ = DEPLOYMENTS[deployment]
+    prefill, decode, _ = WORKERS_BY_DEPLOYMENT[deployment]
     device = SimulatedDevice(
         name="sleeper",
         seconds=steps_of(noise),
@@ -108,7 +108,7 @@ def simulate(name: str, factor: float, seconds: float, noise: float) -> None:
 
 def simulated_load(name: str, config: BenchConfig, costs: str = "") -> SimulateConfig:
     given = {each: getattr(config, each) for each in SimulateConfig.__struct_fields__ if hasattr(config, each)}
-    prefill, decode, _ = DEPLOYMENTS[name]
+    prefill, decode, _ = WORKERS_BY_DEPLOYMENT[name]
     return SimulateConfig(**{**given, "model": "sleeper", "prefill": prefill, "decode": decode, "costs": costs})
 
 

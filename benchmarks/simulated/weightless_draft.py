@@ -44,7 +44,7 @@ class WeightlessDraft:
         proposer = self._recorded if recorded else self._unrecorded
         result = StepResult(0, [self._came] * len(self._works))
         proposer.propose(StepPlan(0, self._works), result, torch.empty(0, device=META))
-        for work in self._works:
-            assert work.tokens is not None
-            work.tokens.extend(self._came)
-        self._works = [structs.replace(work, output_index=work.output_index + 1) for work in self._works]
+        self._works = [
+            structs.replace(work, tokens=[*(work.tokens or ()), *self._came], output_index=work.output_index + 1)
+            for work in self._works
+        ]

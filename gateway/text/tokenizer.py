@@ -1,7 +1,7 @@
 """Turns text into the token ids that transformers would give, without loading transformers."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,9 +137,9 @@ class ModelTokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def written(self, ids: list[int]) -> str:
+    def written(self, ids: Sequence[int]) -> str:
         """Returns the text of token ids with special tokens spelled out. Other threads run meanwhile."""
-        text: str = self._tokenizer.decode_batch([ids], skip_special_tokens=False)[0]
+        text: str = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
         return text
 
     def names(self, ids: list[int]) -> list[str]:

@@ -149,7 +149,7 @@ class StrictExecutor:
         for work, blocks in zip(plan.works, tables, strict=True):
             pending = work.token_ids == [PENDING_TOKEN]
             context = [*self._contexts.get(work.sequence, ())] if pending else self._before(work)
-            context += [self._sampled[work.sequence]] if pending else work.token_ids
+            context += [self._sampled[work.sequence]] if pending else [*work.token_ids]
             assert PENDING_TOKEN not in context and len(context) == work.start + len(work.token_ids)
             self._contexts[work.sequence] = context
             contexts.append(context)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -123,7 +123,7 @@ class OneGrammar:
     def __init__(self) -> None:
         self.asked, self.done = threading.Event(), False
 
-    def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
+    def ready(self, sequence: int, grammar: str, tokens: Sequence[int], prompt_tokens: int) -> bool:
         self.asked.set()
         return self.done
 

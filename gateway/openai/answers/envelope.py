@@ -102,7 +102,7 @@ class AnswerEnvelope:
         return {"token_ids": token_ids} if self.wants_ids else {}
 
     def prompt_ids(self, choice: int) -> list[int]:
-        return self._request_of[choice].samples[0].prompt.token_ids
+        return list(self._request_of[choice].samples[0].prompt.token_ids)
 
     def prompt_scored(self, choice: int) -> ScoredTokens:
         """Returns the scored tokens of a choice's prompt: all but the first, which has no score."""

@@ -156,7 +156,7 @@ def test_samples_of_one_prompt_begin_under_the_grammar(engine: LoadedEngine, mod
     batch.scheduler.add(samples[0], samples[1:])
     while batch.turn():
         pass
-    texts = [Answer(each.tokens[len(PROMPT) :], None, "", 0).text for each in samples]
+    texts = [Answer([*each.tokens[len(PROMPT) :]], None, "", 0).text for each in samples]
     assert all(each.tokens[-1] in ENDS for each in samples) and len(set(texts)) > 1
     for each in samples:
         found = follower.GrammarFollower(compiled(TOKENIZER, FORMS[1]), each_text(each), len(PROMPT), ENDS[0])

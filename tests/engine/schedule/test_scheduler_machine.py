@@ -1,5 +1,6 @@
 """Whatever chunks, preempts, cancels, overlaps and lands: every sequence gets the tokens that it would get alone."""
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,7 +63,7 @@ class Grammars:
         self.asked: list[int] = []
         self.done: set[int] = set()
 
-    def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
+    def ready(self, sequence: int, grammar: str, tokens: Sized, prompt_tokens: int) -> bool:
         assert grammar == "g" and 0 < prompt_tokens <= len(tokens)
         if sequence in self.done:
             return True

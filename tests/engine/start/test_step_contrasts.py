@@ -70,8 +70,8 @@ def test_every_coefficient_is_found_on_the_engine_that_serves(
     contrasts = step_contrasts(engine, 64, 512, 1 / TRUE.prompt_token, device.clock)
     assert told_apart(contrasts) == {"sequence", "context_token", "pair"}
     prompts = [MeasuredStep(tokens, TRUE.seconds(StepWork(tokens, pairs_of(0, tokens)))) for tokens in (16, 256)]
-    figures = {"parameters": 135_000_000, "weights_bytes": 270_000_000, "token_bytes": 23_040, "layers": 30}
-    derived, costs = seeded(prompts, **figures), seeded(prompts, **figures, contrasts=contrasts)
+    figures = (135_000_000, 270_000_000, 23_040, 30)  # parameters, bytes of weights and of a token's KV, layers
+    derived, costs = seeded(prompts, *figures), seeded(prompts, *figures, contrasts)
     for work in (StepWork(sequences=1, context=1500), StepWork(sequences=4, context=6000)):
         assert costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.01)
     assert costs.pair == pytest.approx(TRUE.pair)

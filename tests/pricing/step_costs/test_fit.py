@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from itertools import repeat
 from math import exp
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,19 @@ RECORDED = Path(__file__).with_name("recorded_steps.json")
 TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, sequence=0.0008, context_token=8e-7)
 """A model of 135M parameters on two cores, about."""
 SEED = StepCosts(step=0.02, prompt_token=0.0005, pair=1e-7, sequence=0.0002, context_token=3e-7)
+
+ON_ONE_CORE = StepCosts(step=0.0105, prompt_token=0.0011, pair=4.8e-7, sequence=0.00045, context_token=3.5e-6)
+"""The same model on one core, about."""
+
+
+def log_normal(chance: random.Random, sigma: float) -> Iterator[float]:
+    while True:
+        yield exp(chance.gauss(0, sigma))
+
+
+def varied(costs: StepCosts, factors: Iterator[float]) -> StepCosts:
+    """Returns costs of which each part is multiplied by the next factor."""
+    return structs.replace(costs, **{part: getattr(costs, part) * next(factors) for part in PARTS})
 
 
 def prompts(chance: random.Random) -> Iterator[StepWork]:
@@ -91,9 +105,9 @@ def test_what_steps_do_not_show_stays_as_the_seed_says_relative_to_what_they_sho
     errors = []
     for number in range(12):
         chance = random.Random(number)
-        start = StepCosts(*[cost * exp(chance.gauss(0, 0.5)) for cost in (0.0105, 0.0011, 4.8e-7, 0.00045, 3.5e-6)])
-        true = StepCosts(*[times * getattr(start, part) for part in PARTS])
-        seed = StepCosts(*[getattr(start, part) * exp(chance.gauss(0, 0.1)) for part in PARTS], told_apart=True)
+        start = varied(ON_ONE_CORE, log_normal(chance, 0.5))
+        true = varied(start, repeat(times))
+        seed = structs.replace(varied(start, log_normal(chance, 0.1)), told_apart=True)
         fit = StepFit(seed)
         for tokens in [chance.randint(60, 200) for _ in range(25)]:
             learned(fit, iter([StepWork(tokens, pairs_of(0, tokens))]), 1, true, 0.1, chance.randrange(1 << 30))

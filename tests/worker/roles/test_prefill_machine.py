@@ -84,7 +84,7 @@ class PrefillMachine(PolicyMachine):
         for key in made.attempts():
             self.ends.killed(key._replace(attempt=key.attempt - 1))
             self.attempts[key.of] = key.attempt
-            self.ends.accept(key, made.prompt.token_ids, made.prompt.prompt_tokens, made.sampling, made.limits)
+            self.ends.accept(key, [*made.prompt.token_ids], made.prompt.prompt_tokens, made.sampling, made.limits)
         self.policy.receive(whole(made) if alone else made, self.now)
         self.listen()
 
