@@ -64,7 +64,7 @@ def seeded(
     derived: a decoded token, and a row of a draft token, cost as much as a token of a prompt. A pair costs
     4·layers·width / (2·parameters) of a token, the ratio of their operations, where parameters = 12·layers·width²
     (Kaplan et al., 2020). KV, `token_bytes` per token of the context, is read as fast as the weights in a step that
-    does little else; a CPU's attention is 20 times as slow, so the derived figure is a floor.
+    does little else; a CPU's attention takes ten times that, so the derived figure is a floor.
     """
     if not measured:
         return StepCosts()

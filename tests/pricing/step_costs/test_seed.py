@@ -35,7 +35,7 @@ def test_every_part_costs_something(measured: tuple[MeasuredStep, ...]) -> None:
 
 
 def test_pairs_of_steps_tell_what_the_bytes_do_not() -> None:
-    """Attention of a CPU takes 20 times what reading its KV would; noise may say that more work takes less."""
+    """Attention of a CPU takes ten times what reading its KV would; noise may say that more work takes less."""
     prompts = MeasuredStep(16, 0.021), MeasuredStep(256, 0.288)
     lone, batch = StepWork(sequences=1, context=256), StepWork(sequences=8, context=256)
     far = StepContrast(
