@@ -105,10 +105,10 @@ class DeploymentSimulation:
         """Carries an event of a worker's engine to the gateway, or to the other end of a handoff."""
         front = partial(self.timeline.after, self._deployment.front_s)
         match event:
-            case Begin(emitted=emitted):
-                front(partial(self.gateway.emitted, worker.epoch, emitted))
             case Emit(emitted=all_emitted):
                 front(partial(self._emitted, worker.epoch, all_emitted))
+            case Begin(emitted=emitted):
+                front(partial(self.gateway.emitted, worker.epoch, emitted))
             case Fail(key=key, failure=failure):
                 front(partial(self.gateway.failed, worker.epoch, key, failure))
             case KeysChanged(kept=kept, lost=lost):

@@ -76,11 +76,11 @@ class BlockManager:
     @property
     def available(self) -> int:
         """Blocks without references, over all groups: free blocks, and blocks that the cache can evict."""
-        return sum(group.available for group in self.groups)
+        return sum([group.available for group in self.groups])
 
     @property
     def cached_count(self) -> int:
-        return sum(group.idle for group in self.groups)
+        return sum([group.idle for group in self.groups])
 
     @property
     def used_count(self) -> int:
@@ -112,7 +112,7 @@ class BlockManager:
         return all(group.ever_fits(tokens) for group in self.groups)
 
     def capacity(self, tables: Tables) -> int:
-        return min(len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True))
+        return min([len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True)])
 
     # the prefix cache -----------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class BlockManager:
         """Returns whether tables for `tokens` tokens that begin with `found` fit, leaving `spare` blocks by group."""
         spares = spare or (0,) * len(self.groups)
         groups = zip(self._with_hits(found), spares, strict=True)
-        return all(group.fits(tokens, left, hit) for (group, hit), left in groups)
+        return all([group.fits(tokens, left, hit) for (group, hit), left in groups])
 
     # taking and giving back -----------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class BlockManager:
         """Takes tables for `tokens` tokens that begin with `found`; None if they do not fit."""
         if not self.fits(tokens, (), found):
             return None
-        return tuple(group.allocate(tokens, hit) for group, hit in self._with_hits(found))
+        return tuple([group.allocate(tokens, hit) for group, hit in self._with_hits(found)])
 
     def grow(self, tables: Tables, tokens: int, position: int | None = None) -> bool:
         """Extends `tables` in place until they hold `tokens` tokens; False, and unchanged, if blocks are short.
@@ -221,7 +221,7 @@ class BlockManager:
     def next_full(self, known: Sequence[int], upto: int = 0) -> int:
         """Returns the token count above `upto` at which some group's next block after its `known` blocks is full."""
         sizes = [group.block_tokens for group in self.groups]
-        return min(max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True))
+        return min([max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True)])
 
     def whole_blocks(self, tokens: int) -> int:
         return min(tokens // group.block_tokens for group in self.groups)

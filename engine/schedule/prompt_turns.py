@@ -40,6 +40,8 @@ class PromptTurns:
         """
         if self._stuck is not None and self._stuck.state is not SequenceState.WAITING:
             self._stuck = None
+        if not prompts and not len(self._queue):
+            return
         turn = _StepTurns(self._queue, self._lifecycle, prompts, self._stuck, now, step)
         left_of_step, served = budget, False  # served: at least one tenant has all its prompts in this step
         while (leader := turn.next(left_of_step)) is not None:

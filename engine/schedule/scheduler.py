@@ -332,22 +332,24 @@ class Scheduler:
         failed |= dict.fromkeys(result.none_left, NONE_LEFT)
         failed |= dict.fromkeys(result.failed, NON_FINITE)  # before other reasons: its KV has to leave the cache
         progress: list[SequenceProgress] = []
+        further = result.repeats - 1
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):
             sequence.in_flight -= 1
-            if failed.get(index) == NON_FINITE:
+            if failed and failed.get(index) == NON_FINITE:
                 self._lifecycle.invalidate(sequence, work.start, result.step)
             if sequence.state is SequenceState.ENDED:
                 self._lifecycle.free(sequence)
                 continue
+            own = len(work.token_ids) - len(work.proposed)
             if work.start < sequence.admitted_length:
-                self._prompt_tokens += len(work.token_ids) - len(work.proposed)
+                self._prompt_tokens += own
             if index in failed:
                 progress += self._acceptance.fail(sequence, failed[index])
                 continue
             accepted = result.accepted.get(index, ())
-            sequence.computed += len(work.token_ids) - len(work.proposed) + len(accepted) + result.repeats - 1
-            sequence.planned += result.repeats - 1
+            sequence.computed += own + len(accepted) + further
+            sequence.planned += further
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:

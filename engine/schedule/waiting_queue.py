@@ -144,7 +144,7 @@ class WaitingQueue:
         self._tenants: dict[str, TenantQueue] = {}
 
     def __len__(self) -> int:
-        return len(self._preempted) + sum(len(tenant) for tenant in self._tenants.values())
+        return len(self._preempted) + sum(map(len, self._tenants.values()))
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self._preempted

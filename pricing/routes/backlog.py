@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -11,6 +13,7 @@ from pricing.step_costs.steps import pairs_of
 
 MAX_TENANTS_TOLD = 32
 """Tenants that a backlog names; the tokens of further tenants count as if they came before every prompt."""
+MAX_OWNERS_REMEMBERED = 1024
 LENGTH_CLASSES = 24  # number of length classes: class n holds prompts with 2^(n-1) to 2^n - 1 tokens to compute
 
 
@@ -21,6 +24,7 @@ class Owner(NamedTuple):
     weight: float = 1.0  # its share of the service relative to other tenants
 
 
+@lru_cache(MAX_OWNERS_REMEMBERED)
 def owner_of(tenant: str, weight: float) -> Owner:
     """Returns the owner of a tenant's prompts. A hash collision makes a prediction worse and changes nothing else."""
     return Owner(crc32(tenant.encode()), weight)
@@ -36,7 +40,7 @@ class TenantTokens(Struct, frozen=True):
 def largest_tenants(tokens: Mapping[Owner, int]) -> tuple[TenantTokens, ...]:
     if not tokens:
         return ()
-    largest = Counter(tokens).most_common(MAX_TENANTS_TOLD)
+    largest = sorted(tokens.items(), key=itemgetter(1), reverse=True)[:MAX_TENANTS_TOLD]
     return tuple([TenantTokens(owner, tokens) for owner, tokens in largest if tokens > 0])
 
 
@@ -87,10 +91,10 @@ class Backlog(Struct, frozen=True):
         """Returns this backlog with more prompts."""
         if not prompts:
             return self
-        tokens = Counter({share.owner: share.tokens for share in self.shares})
+        tokens = {share.owner: share.tokens for share in self.shares}
         lengths = [*self.lengths]
         for each in prompts:
-            tokens[each.owner] += each.tokens
+            tokens[each.owner] = tokens.get(each.owner, 0) + each.tokens
             lengths[length_class(each.tokens)] += each.tokens
         return structs.replace(
             self,
