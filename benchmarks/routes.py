@@ -1,6 +1,7 @@
 """Measures what the choice of a route costs a gateway: `python -m benchmarks.routes [--workers 10,100,1000]`.
 
-A third of the workers are prefill workers; a fifth have some of the prompt's KV. Processor time, best of seven rounds.
+A third of the workers are prefill workers; a fifth have some of the prompt's KV. With a route goes what it changes: its
+workers have a sequence more, and those of the route before one fewer. Processor time, best of seven rounds.
 """
 
 import argparse
@@ -8,6 +9,7 @@ import random
 import time
 
 from contracts.ids import NO_TICKET
+from gateway.workers.directory import WorkerDirectory
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
@@ -46,13 +48,22 @@ def drawn_worker(number: int, chance: random.Random) -> Worker:
 def route_seconds(count: int) -> float:
     """Returns the processor seconds of a route among this many workers."""
     chance, router = random.Random(count), Router()
-    workers = [drawn_worker(number, chance) for number in range(count)]
+    workers = WorkerDirectory[Worker]()
+    for number in range(count):
+        workers.add(drawn_worker(number, chance))
     request = RouteRequest(PROMPT_TOKENS, keys={BLOCK_TOKENS: PROMPT_KEYS}, output_tokens=20)
     rounds = []
     for _ in range(ROUNDS_MEASURED):
         began = time.process_time()
+        busy: list[Worker] = []
         for number in range(ROUTES_PER_ROUND):
-            router.pick(workers, request, number / 1000)
+            choice = router.pick(workers, request, number / 1000)
+            assert choice is not None
+            for each in busy:
+                each.own_sequences -= 1
+            busy = [worker for epoch in choice.route.workers() if (worker := workers.get(epoch)) is not None]
+            for each in busy:
+                each.own_sequences += 1
         rounds.append((time.process_time() - began) / ROUTES_PER_ROUND)
     return min(rounds)
 

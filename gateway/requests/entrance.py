@@ -23,28 +23,33 @@ class Strictest:
     """Counts the samples on each decode worker by their required time per output token, in s."""
 
     def __init__(self) -> None:
+        self.by_worker: dict[str, float] = {}
+        """The shortest required time per token by decode worker, for workers with a requirement."""
         self._counts: dict[str, Counter[float]] = {}
 
     def add(self, decode: str, seconds: float) -> None:
         self._counts.setdefault(decode, Counter())[seconds] += 1
+        if seconds < self.by_worker.get(decode, inf):
+            self.by_worker[decode] = seconds
 
     def remove(self, decode: str, seconds: float) -> None:
         """Removes a sample, which must have been added."""
         counts = self._counts[decode]
         counts[seconds] -= 1
-        if not counts[seconds]:
-            del counts[seconds]
+        if counts[seconds]:
+            return
+        del counts[seconds]
         if not counts:
             del self._counts[decode]
+        if seconds < inf and (least := min(counts, default=inf)) > seconds:
+            if least < inf:
+                self.by_worker[decode] = least
+            else:
+                del self.by_worker[decode]
 
     def least(self, decode: str) -> float | None:
         """Returns the shortest required time per token on a decode worker; None without a requirement."""
-        least = min(self._counts.get(decode, ()), default=inf)
-        return None if least == inf else least
-
-    def of_all(self) -> dict[str, float]:
-        """Returns the shortest required time per token by decode worker, for workers with a requirement."""
-        return {decode: least for decode in self._counts if (least := self.least(decode)) is not None}
+        return self.by_worker.get(decode)
 
 
 class DecodePlacement(NamedTuple):

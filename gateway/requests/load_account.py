@@ -49,7 +49,7 @@ class LoadAccount(Generic[Known]):
             samples=len(samples),
             owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._output_tokens))),
-            tpots=self._entrance.wanted.of_all(),
+            tpots=self._entrance.wanted.by_worker,
             tpot=seconds_of(admitted.objective) / TPOT_SAFETY_FACTOR,
             pooled=admitted.pooled,
         )

@@ -5,10 +5,11 @@ worker for KV that is gone is simply computed there.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
+from gateway.workers.holders import BlockHolders
 
 EXPECTED_BLOCKS_S = 1.0  # minimum seconds for which blocks are expected; at most twice as long
 MAX_EXPECTED_KEYS = 1 << 14
@@ -26,6 +27,7 @@ class KeptBlocks:
         self._soon: set[int] = set()  # keys of blocks that it will probably report soon …
         self._sooner: set[int] = set()  # … and the keys of the period before
         self._turned_at = 0.0  # local time, s, when the period of `_soon` began
+        self._holders: BlockHolders[KeptBlocks] = BlockHolders()  # that it keeps in step with its own keys
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -33,22 +35,43 @@ class KeptBlocks:
     def __contains__(self, key: int) -> bool:
         return key in self._keys or key in self._soon or key in self._sooner
 
+    def joins(self, holders: BlockHolders["KeptBlocks"]) -> None:
+        """Tells an index which blocks it has, from now on."""
+        self._holders = holders
+        holders.add(self, self._keys | self._soon | self._sooner)
+        if self.told:
+            holders.telling.add(self)
+
+    def leaves(self) -> None:
+        """Removes its blocks from the index that it has joined, which no longer hears of it."""
+        self._holders.drop(self, self._keys | self._soon | self._sooner)
+        self._holders.telling.discard(self)
+        self._holders = BlockHolders()
+
     def expects(self, keys: Sequence[int], now: float) -> None:
         """Counts blocks as the worker's for one to two `EXPECTED_BLOCKS_S`, until it reports them itself."""
         if now - self._turned_at > EXPECTED_BLOCKS_S or len(self._soon) > MAX_EXPECTED_KEYS:
+            past = self._sooner
             self._sooner, self._soon, self._turned_at = self._soon, set(), now
-        self._soon.update(keys[:MAX_EXPECTED_KEYS])
+            self._forgets(past)
+        some = keys[:MAX_EXPECTED_KEYS]
+        self._soon.update(some)
+        self._holders.add(self, some)
 
     def take(self, news: KeyNews) -> None:
         """Takes a report; reports may come in any order."""
         if news.pieces:
             self._take_piece(news)
         elif news.first <= self.heard < news.upto:
-            self._keys.difference_update(_numbers(news.lost))
-            self._keys.update(_numbers(news.kept))
+            lost, kept = _numbers(news.lost), _numbers(news.kept)
+            self._keys.difference_update(lost)
+            self._keys.update(kept)
+            self._forgets(lost)
+            self._holders.add(self, kept)
             self.heard = news.upto
             if len(self._keys) > MAX_KEYS:
-                self._keys.clear()
+                past, self._keys = self._keys, set()
+                self._forgets(past)
                 self.heard = NOT_HEARD
         elif news.first > self.heard:
             self.heard = NOT_HEARD  # a report is missing
@@ -63,9 +86,12 @@ class KeptBlocks:
         self._pieces[news.piece] = news
         if len(self._pieces) < news.pieces:
             return
-        self._keys = {key for piece in self._pieces.values() for key in _numbers(piece.kept)}
+        past, self._keys = self._keys, {key for piece in self._pieces.values() for key in _numbers(piece.kept)}
+        self._forgets(past)
+        self._holders.add(self, self._keys)
         self._pieces.clear()
         self.heard, self.told = news.upto, True
+        self._holders.telling.add(self)
 
     def blocks(self, keys: Sequence[int]) -> int:
         """Counts the leading blocks of a prompt that the worker has; `keys` are in order.
@@ -81,25 +107,9 @@ class KeptBlocks:
                 high = middle
         return low
 
-
-def longest(kept: Sequence[KeptBlocks], keys: Sequence[int], most: int) -> list[int]:
-    """Returns the positions of the sets with the longest beginnings of `keys`, at most about `most`, in no order.
-
-    The number of leading keys that `most` sets have is found by bisection: each look keeps only sets that have more.
-    """
-    pool, beyond = list(range(len(kept))), []
-    least, end = 0, len(keys)  # `most` sets have `least` keys; fewer, which are `beyond`, have key `end`
-    while least < end:
-        middle = (least + end) // 2 if least else 0  # few prompts share their first block with many workers
-        key = keys[middle]
-        having = [
-            at for at in pool if key in (one := kept[at])._keys or key in one._soon or key in one._sooner
-        ]  # without a call of `__contains__`: this is done for each of a thousand workers
-        if len(having) >= most:
-            pool, least = having, middle + 1
-        else:
-            beyond, end = having, middle
-    return beyond + [at for at in pool[:most] if at not in beyond][:most] if least else beyond
+    def _forgets(self, keys: Iterable[int]) -> None:
+        """Removes itself from the index as a holder of keys that are no longer here."""
+        self._holders.drop(self, [key for key in keys if key not in self])
 
 
 def _numbers(joined: bytes) -> tuple[int, ...]:

@@ -4,9 +4,11 @@ The price of each route is estimated in `pricing/routes/price.py`, from the work
 backlogs and their cached KV. If the step costs of any worker are unknown, load decides.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 
+from gateway.workers.directory import Known, WorkerDirectory
+from gateway.workers.roster import NOBODY, RoleRoster, RoleTurn, Roster
 from gateway.workers.shortlist import shortlist
 from gateway.workers.worker import Worker
 from pricing.routes.candidate import Candidate
@@ -26,7 +28,7 @@ class Router:
         self._pools = KeptPools()
 
     def pick(
-        self, workers: Iterable[Worker], request: RouteRequest, now: float, avoid: Collection[str] = ()
+        self, workers: WorkerDirectory[Known], request: RouteRequest, now: float, avoid: Collection[str] = ()
     ) -> Choice | None:
         """Returns a route over workers that have the prompt's adapter, or None; `now` is local time, s.
 
@@ -36,24 +38,15 @@ class Router:
         if there is one that is not a last resort.
         """
         self._turn += 1
-        serving = [each for each in workers if each.serves(request.adapter)]
-        prefills, decodes = self._in_turn(serving, "prefill"), self._in_turn(serving, "decode")
-        if request.pooled:
-            able = [each for each in prefills if not each.late and each.epoch not in avoid]
-            decodes, prefills = able or decodes or prefills, []
-        fitting = {each.kind.content for each in prefills} & {each.kind.content for each in decodes}
-        if not decodes:
-            decodes, prefills = prefills, []
-        elif fitting:
-            decodes = [each for each in decodes if each.kind.content in fitting]
-        prefills = [each for each in prefills if each.kind.content in fitting]
-        if not decodes:
-            return None
+        roster = workers.serving(request.adapter)
+        prefills, decodes = self._turns(roster, request, avoid)
         senders, receivers = shortlist(prefills, request), shortlist(decodes, request)
-        pools = self._pools.of([*prefills, *decodes], [*senders, *receivers], now)
+        if not receivers:
+            return None
+        pools = self._pools.of(len(roster), chain(prefills, decodes), [*senders, *receivers], now)
         known = all([pool.known for pool in pools.values()] + [each.costs.known for each in (*senders, *receivers)])
         if not known:
-            senders, receivers = prefills, decodes
+            senders, receivers = list(prefills), list(decodes)
         firsts = [each.candidate(request, now, avoid) for each in senders]
         seconds = [each.candidate(request, now, avoid) for each in receivers]
         if not known:
@@ -61,11 +54,29 @@ class Router:
         routes = prices(firsts, seconds, pools, request, self._hand_off_always)
         return cheapest(routes)._replace(fastest=min([each.costs.fastest for each in seconds]))
 
-    def _in_turn(self, workers: Sequence[Worker], role: str) -> list[Worker]:
-        """Returns the workers of a role in the order of their epochs, starting one further in each turn."""
-        ordered = sorted([each for each in workers if each.kind.role == role], key=attrgetter("record.epoch"))
-        shift = self._turn % len(ordered) if ordered else 0
-        return ordered[shift:] + ordered[:shift]
+    def _turns(self, roster: Roster, request: RouteRequest, avoid: Collection[str]) -> tuple[RoleTurn, RoleTurn]:
+        """Returns the workers that may send KV, and those that may take the request."""
+
+        def turn(of: RoleRoster, accepts: Callable[[Worker], bool] | None = None) -> RoleTurn:
+            return RoleTurn(of, self._turn, accepts)
+
+        nobody = turn(NOBODY)
+        if request.pooled:
+            able = turn(roster.prefills, lambda each: not each.late and each.epoch not in avoid)
+            if any(able):
+                return nobody, able
+        if request.pooled or not roster.decodes.ring:
+            return nobody, turn(roster.decodes if roster.decodes.ring else roster.prefills)
+        fitting = roster.prefills.contents & roster.decodes.contents
+        if not fitting:
+            return nobody, turn(roster.decodes)
+        if roster.prefills.contents == roster.decodes.contents:
+            return turn(roster.prefills), turn(roster.decodes)
+
+        def fits(worker: Worker) -> bool:
+            return worker.kind.content in fitting
+
+        return turn(roster.prefills, fits), turn(roster.decodes, fits)
 
 
 def cheapest(estimates: Sequence[RouteEstimate]) -> Choice:

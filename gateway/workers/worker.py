@@ -1,12 +1,13 @@
 """The gateway's knowledge of one worker: its record, its newest report, prompts sent since, and its KV. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from msgspec import structs
 
 from contracts.ids import NO_TICKET, Ticket
 from contracts.kv.spec import blocks_for
+from gateway.workers.holders import BlockHolders
 from gateway.workers.kept_blocks import KeptBlocks
 from gateway.workers.prompt_keys import PromptKeys
 from infra.redis.records import SpeculationCounts, WorkerRecord
@@ -33,12 +34,13 @@ class Worker:
     def __init__(self, record: WorkerRecord) -> None:
         self.record = record
         self.kind = WorkerKind(record.role, record.content, record.device)
-        self.own_sequences = 0  # sequences of this gateway in progress there
-        self.usable = False  # requests may go there
+        self._own_sequences = 0
+        self._usable = False
         self.late = False  # its answer, or its engine's, is overdue: used only if there is no other worker
         self.learned_at = 0.0  # local time, s, when the number of steps behind its costs last grew
         self.kept = KeptBlocks()  # blocks whose KV it has
         self.decode_yield = _yield(record.load.speculation)  # of its decode steps lately
+        self._notices: Callable[[Worker], None] = _ignored
         self._others = record.load.running + record.load.waiting  # sequences of other gateways
         self._links = {link.peer: link.bytes_per_second for link in record.links}
         self._missed: dict[str, float] = {}  # peers that it has reported as unreachable, until when, local time, s
@@ -65,6 +67,33 @@ class Worker:
         self._links = {link.peer: link.bytes_per_second for link in record.links}
         self._backlog = None
         self.record = record
+        self._notices(self)
+
+    def joins(self, holders: BlockHolders[KeptBlocks], notices: Callable[["Worker"], None]) -> None:
+        """Tells from now on which blocks it has, and when its load changes, or whether it serves."""
+        self._notices = notices
+        self.kept.joins(holders)
+
+    @property
+    def own_sequences(self) -> int:
+        """Sequences of this gateway in progress there."""
+        return self._own_sequences
+
+    @own_sequences.setter
+    def own_sequences(self, count: int) -> None:
+        self._own_sequences = count
+        self._notices(self)
+
+    @property
+    def usable(self) -> bool:
+        """Requests may go there."""
+        return self._usable
+
+    @usable.setter
+    def usable(self, usable: bool) -> None:
+        if usable != self._usable:
+            self._usable = usable
+            self._notices(self)
 
     @property
     def epoch(self) -> str:
@@ -78,7 +107,7 @@ class Worker:
 
     def serves(self, adapter: str) -> bool:
         """Returns whether new requests with this adapter's digest may go there; an empty digest is the base model."""
-        if not self.usable or self.record.draining:
+        if not self._usable or self.record.draining:
             return False
         return not adapter or any(held.digest == adapter for held in self.record.adapters)
 
@@ -106,7 +135,7 @@ class Worker:
 
     def load(self) -> int:
         """Returns the number of sequences there: this gateway's counted exactly, others' as last reported."""
-        return self.own_sequences + self._others
+        return self._own_sequences + self._others
 
     def reports(self, backlog: Backlog, taken: Ticket, now: float) -> None:
         """Takes its newest backlog, which includes jobs up to the ticket `taken`."""
@@ -205,6 +234,10 @@ class Worker:
             links=self._links,
             unreachable=self.unreachable(now),
         )
+
+
+def _ignored(worker: Worker) -> None:
+    """Hears of a worker that no directory lists."""
 
 
 def _yield(counts: SpeculationCounts) -> DecodeYield:

@@ -89,9 +89,12 @@ class KeptPools:
         self._pools: CostPools = {}
         self._made_at = float("-inf")  # local time, s
 
-    def of(self, workers: Sequence[CostLearner], priced: Iterable[CostLearner], now: float) -> CostPools:
-        """Returns the pools of `workers`, with the kinds of those that are `priced`."""
-        keeps = len(workers) > MAX_WORKERS_IN_MEDIANS and 0 <= now - self._made_at < POOLS_KEPT_S
+    def of(self, count: int, workers: Iterable[CostLearner], priced: Iterable[CostLearner], now: float) -> CostPools:
+        """Returns the pools of `workers`, with the kinds of those that are `priced`.
+
+        `workers` are some `count`, and are read only if their pools are made anew.
+        """
+        keeps = count > MAX_WORKERS_IN_MEDIANS and 0 <= now - self._made_at < POOLS_KEPT_S
         if not keeps or not all([each.kind in self._pools for each in priced]):
             self._pools, self._made_at = cost_pools(workers), now
         return self._pools

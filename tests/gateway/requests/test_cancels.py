@@ -40,6 +40,9 @@ class Listener:
     def settles(self, placed: Placed) -> None:
         pass
 
+    def joins(self, *directory: object) -> None:
+        pass
+
 
 def given_up(streams: int) -> int:
     """Gives up one attempt of each of `streams`; returns the number of cancellations sent."""

@@ -97,9 +97,9 @@ async def test_what_is_wanted_of_a_decode_worker_is_what_the_strictest_there_has
     running = {name: request(name, Objective(tpot_ms=wanted)) for name, wanted in objectives.items()}
     of.begins([*running["a"].samples, *running["b"].samples], "d1")
     of.begins(running["c"].samples, "d2")
-    assert of.wanted.of_all() == {"d1": 0.05}, "who has asked for nothing wants nothing, also by any usual limit"
+    assert of.wanted.by_worker == {"d1": 0.05}, "who has asked for nothing wants nothing, also by any usual limit"
     of.ends(running["b"].samples[0])
-    assert of.wanted.of_all() == {"d1": 0.08}
+    assert of.wanted.by_worker == {"d1": 0.08}
 
 
 async def test_who_waits_is_not_passed_by_who_comes() -> None:

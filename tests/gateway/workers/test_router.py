@@ -7,6 +7,7 @@ from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
 from pricing.routes.route import Route, RouteRequest
+from tests.gateway.workers.listed import listed
 
 
 def worker(
@@ -35,7 +36,7 @@ def worker(
 
 
 def pick(router: Router, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = ()) -> Route | None:
-    choice = router.pick(workers, RouteRequest(tokens), 0.0, avoid)
+    choice = router.pick(listed(workers), RouteRequest(tokens), 0.0, avoid)
     return choice.route if choice is not None else None
 
 
@@ -103,7 +104,7 @@ def test_a_pooled_prompt_goes_to_one_worker_that_computes_prompts() -> None:
     workers = [worker("p", "prefill"), worker("d", "decode")]
 
     def route(among: list[Worker]) -> Route:
-        choice = Router(hand_off_always=True).pick(among, RouteRequest(10, pooled=True), 0.0)
+        choice = Router(hand_off_always=True).pick(listed(among), RouteRequest(10, pooled=True), 0.0)
         assert choice is not None
         return choice.route
 

@@ -17,6 +17,7 @@ from pricing.routes.backlog import Backlog, PromptWork, TenantTokens, owner_of
 from pricing.routes.links import HostLocation
 from pricing.routes.route import Choice, Route, RouteRequest
 from pricing.step_costs.steps import DecodeYield, StepCosts
+from tests.gateway.workers.listed import listed
 
 STEP_COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050
@@ -68,7 +69,7 @@ def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 
 
 def picked_from(workers: list[Worker], what: RouteRequest, now: float = NOW, avoid: tuple[str, ...] = ()) -> Route:
     """The pair that is chosen where a decode worker computes no prompts."""
-    choice = Router(hand_off_always=True).pick(workers, what, now, avoid)
+    choice = Router(hand_off_always=True).pick(listed(workers), what, now, avoid)
     assert choice is not None
     return choice.route
 
@@ -159,17 +160,17 @@ ROWS: dict[str, tuple[list[Worker], RouteRequest, Route]] = {
 def test_the_cheapest_route_is_taken(row: str) -> None:
     workers, what, route = ROWS[row]
     for order in (workers, workers[::-1]):
-        choice = Router().pick(order, what, NOW)
+        choice = Router().pick(listed(order), what, NOW)
         assert choice is not None and choice.route == route
 
 
 def test_a_choice_says_what_is_to_be_computed_and_when_it_is_there() -> None:
     workers = [worker("p", P, busy(200), has=30), worker("d", D, busy(0, 4))]
-    choice = Router(hand_off_always=True).pick(workers, asked(500), NOW)
+    choice = Router(hand_off_always=True).pick(listed(workers), asked(500), NOW)
     assert choice is not None and (choice.tokens, choice.start) == (20, 480)
     assert choice.ttft == pytest.approx(0.010 + 0.220 + 1e-7 * 20 * 490.5)
     assert choice.tpot == pytest.approx(0.010 + 5 * 0.001 + 900e-6)
-    whole = Router().pick(workers, asked(480), NOW)
+    whole = Router().pick(listed(workers), asked(480), NOW)
     assert whole is not None and (whole.tokens, whole.start) == (1, 479), "the last token is always computed"
 
 
@@ -185,7 +186,7 @@ def test_a_worker_whose_guesses_come_true_gives_its_tokens_sooner() -> None:
     plain, guesses = worker("d1", D, busy(0, 4)), worker("d2", D, busy(0, 9))
     guessed(guesses, 100_000, 110_000, 200_000)
     assert [*guesses.decode_yield] == pytest.approx([2.1, 2.0], rel=0.01)
-    choice = Router().pick([worker("p", P), plain, guesses], asked(500), NOW)
+    choice = Router().pick(listed([worker("p", P), plain, guesses]), asked(500), NOW)
     assert choice is not None and choice.route == Route("p", "d2"), "though more decode there"
     assert choice.tpot == pytest.approx((0.010 + 10 * 0.001 + 1400e-6) / 2.1, rel=0.01)
 
@@ -205,7 +206,7 @@ def test_what_guesses_give_is_what_they_gave_lately() -> None:
 
 def test_hand_off_always_means_always() -> None:
     workers = [worker("p", P, busy(5000)), worker("d", D, has=30)]
-    short, pair = (Router(always).pick(workers, asked(500), NOW) for always in (False, True))
+    short, pair = (Router(always).pick(listed(workers), asked(500), NOW) for always in (False, True))
     assert short is not None and short.route == Route("", "d")
     assert pair is not None and pair.route == Route("p", "d")
 
@@ -225,7 +226,7 @@ def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
     by_epoch = {one.record.epoch: one for one in workers}
     picked: Counter[str] = Counter()
     for number in range(40):
-        choice = router.pick(workers, asked(500), NOW)
+        choice = router.pick(listed(workers), asked(500), NOW)
         assert choice is not None
         by_epoch[choice.route.prefill].computes((f"r{number}", 1), PromptWork(choice.tokens, choice.start))
         by_epoch[choice.route.decode].awaits((f"r{number}", 1), 500)
@@ -274,13 +275,13 @@ def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
     workers = [worker("p", P, flood), worker("d", D, busy(0, 30))]
     expected = {}
     for owner in (flooding, other):
-        choice = Router(hand_off_always=True).pick(workers, asked(300)._replace(owner=owner), NOW)
+        choice = Router(hand_off_always=True).pick(listed(workers), asked(300)._replace(owner=owner), NOW)
         assert choice is not None and choice.ttft is not None
         expected[owner] = choice.ttft
     assert expected[flooding] > 5.3
     assert 0.6 + 0.256 < expected[other] < 0.95
     workers[0].computes(("r", 1), PromptWork(1000, 0, other))
-    choice = Router(hand_off_always=True).pick(workers, asked(300)._replace(owner=other), NOW)
+    choice = Router(hand_off_always=True).pick(listed(workers), asked(300)._replace(owner=other), NOW)
     assert choice is not None and choice.ttft is not None and 2.6 < choice.ttft < 3.1, "what it was sent is its own"
 
 
@@ -316,7 +317,7 @@ def test_of_many_those_that_promise_most_are_looked_at() -> None:
 def test_unknown_costs_leave_it_to_load() -> None:
     workers = [worker("p1", P, busy(9000)), worker("p2", P, costs=StepCosts()), worker("d", D)]
     workers[1].own_sequences = 3
-    choice = Router().pick(workers, asked(500), NOW)
+    choice = Router().pick(listed(workers), asked(500), NOW)
     assert choice is not None and choice.route == Route("p1", "d") and choice.ttft is None
 
 
@@ -365,7 +366,7 @@ def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown(
 
     def choice(p: StepCosts, d: StepCosts, backlog: Backlog | None = None, others: StepCosts = learned) -> Choice:
         workers = [worker("p", P, costs=p), worker("d", D, backlog, costs=d), worker("e", D, busy(0, 90), costs=others)]
-        found = Router(hand_off_always=True).pick(workers, asked(500), NOW)
+        found = Router(hand_off_always=True).pick(listed(workers), asked(500), NOW)
         assert found is not None and found.route == Route("p", "d")
         return found
 

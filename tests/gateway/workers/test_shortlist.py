@@ -9,6 +9,7 @@ from msgspec import structs
 
 from contracts.ids import NO_TICKET
 from contracts.messages.gateway import NOT_HEARD, KeyNews
+from gateway.workers.directory import WorkerDirectory
 from gateway.workers.router import Router, cheapest, least_loaded
 from gateway.workers.shortlist import MAX_WORKERS_BY_KV, MAX_WORKERS_PRICED
 from gateway.workers.worker import Worker
@@ -18,6 +19,7 @@ from pricing.routes.pooled import cost_pools
 from pricing.routes.price import prices
 from pricing.routes.route import Choice, RouteRequest
 from pricing.step_costs.steps import StepCosts
+from tests.gateway.workers.listed import listed
 from tests.gateway.workers.test_routes_by_cost import BLOCK, NOW, STEP_COSTS, D, P, worker
 
 NO_PREFILL: tuple[Candidate | None, ...] = (None,)
@@ -90,10 +92,54 @@ def test_a_choice_is_that_of_a_walk_over_all_workers(share_with_kv: float) -> No
         for turn in (1, 2):
             keys = tuple(range(chance.choice([0, 3, PROMPT_BLOCKS])))
             request = RouteRequest(BLOCK * PROMPT_BLOCKS, keys={BLOCK: keys}, output_tokens=20)
-            choice = router.pick(workers, request, NOW)
+            choice = router.pick(listed(workers), request, NOW)
             assert choice == plainly(workers, request, turn)
             found.append(choice)
     assert len({choice.route for choice in found if choice is not None}) > 20
+
+
+def changes(chance: random.Random, directory: WorkerDirectory[Worker], number: int) -> None:
+    """Changes a worker as requests, reports, records and deaths do, or adds one."""
+    each = chance.choice(list(directory))
+    rare = ["usable", "drains", "dies", "comes"]  # what makes the roster anew
+    match chance.choice([*8 * ["load", "report", "expects", "record"], *rare]):
+        case "load":
+            each.own_sequences = chance.randrange(5)
+        case "report":
+            had, has = len(each.kept), chance.randrange(PROMPT_BLOCKS)  # of leading blocks
+            kept, lost = (struct.pack(f"<{len(keys)}Q", *keys) for keys in (range(had, has), range(has, had)))
+            each.kept.take(KeyNews(each.kept.heard, each.kept.heard + 1, kept, lost))
+        case "expects":
+            each.kept.expects(tuple(range(chance.randrange(PROMPT_BLOCKS))), NOW + number)
+        case "record":
+            load = structs.replace(each.record.load, running=chance.randrange(6))
+            each.renew(structs.replace(each.record, load=load), NOW)
+        case "usable":
+            each.usable = not each.usable
+        case "drains":
+            each.renew(structs.replace(each.record, draining=not each.record.draining), NOW)
+        case "dies":
+            directory.remove(each)
+            each.usable = False
+        case "comes":
+            directory.add(drawn(chance, f"new{number:03}", 0.5))
+
+
+def test_a_choice_follows_all_changes_of_the_workers() -> None:
+    """The roster and the index of blocks are kept from request to request: they agree with the workers at each."""
+    chance, router = random.Random(6), Router()
+    directory = listed(drawn(chance, f"w{number:02}", 0.5) for number in range(48))
+    for turn in range(1, 150):
+        for _ in range(chance.randrange(8)):
+            changes(chance, directory, turn)
+        request = RouteRequest(BLOCK * PROMPT_BLOCKS, keys={BLOCK: tuple(range(PROMPT_BLOCKS))}, output_tokens=20)
+        serving = [each for each in directory if each.serves("")]
+        assert router.pick(directory, request, NOW) == plainly(serving, request, turn)
+        roster = directory.serving("")
+        assert {*roster.prefills.ring, *roster.decodes.ring} == set(serving)
+        for role in (roster.prefills, roster.decodes):
+            in_turn = role.ring[turn % 16 :] + role.ring[: turn % 16]
+            assert list(role.by_load(turn % 16)) == sorted(in_turn, key=Worker.load)
 
 
 def test_workers_with_other_block_sizes_are_compared_by_tokens() -> None:
@@ -107,5 +153,5 @@ def test_workers_with_other_block_sizes_are_compared_by_tokens() -> None:
         each.reports(Backlog(free_blocks=1000), NO_TICKET, NOW)
         each.own_sequences = 50
     request = RouteRequest(500, keys={BLOCK: tuple(range(31)), 4 * BLOCK: tuple(range(100, 107))}, output_tokens=20)
-    choice = Router().pick([*idle, small, large], request, NOW)
+    choice = Router().pick(listed([*idle, small, large]), request, NOW)
     assert choice is not None and choice.route.decode == "large" and choice.start == 5 * 4 * BLOCK

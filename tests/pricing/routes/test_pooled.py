@@ -13,6 +13,7 @@ from pricing.routes.backlog import Backlog
 from pricing.routes.pooled import COSTS_MEMORY_S, MAX_WORKERS_IN_MEDIANS, POOLS_KEPT_S, KeptPools, cost_pools
 from pricing.routes.route import RouteRequest
 from pricing.step_costs.steps import StepCosts
+from tests.gateway.workers.listed import listed
 
 NOW = 1000.0
 MEMORY_S = COSTS_MEMORY_S
@@ -90,13 +91,13 @@ def test_costs_that_are_believed(row: str) -> None:
 def test_pools_of_many_workers_are_kept_for_a_while() -> None:
     few = [worker(f"w{number}", LEARNED, 0) for number in range(MAX_WORKERS_IN_MEDIANS)]
     pools = KeptPools()
-    assert pools.of(few, few, NOW) is not pools.of(few, few, NOW)
+    assert pools.of(len(few), few, few, NOW) is not pools.of(len(few), few, few, NOW)
     many = [*few, worker("one more", LEARNED, 0)]
-    kept = pools.of(many, many, NOW)
-    assert pools.of(many, many, NOW + 0.9 * POOLS_KEPT_S) is kept
-    assert pools.of(many, many, NOW + 1.1 * POOLS_KEPT_S) is not kept
+    kept = pools.of(len(many), many, many, NOW)
+    assert pools.of(len(many), many, many, NOW + 0.9 * POOLS_KEPT_S) is kept
+    assert pools.of(len(many), many, many, NOW + 1.1 * POOLS_KEPT_S) is not kept
     other = worker("other", LEARNED, 0, device="cuda")
-    assert other.kind in pools.of([*many, other], [other], NOW + 1.2 * POOLS_KEPT_S), "it is priced now"
+    assert other.kind in pools.of(len(many), [*many, other], [other], NOW + 1.2 * POOLS_KEPT_S), "it is priced now"
 
 
 @pytest.mark.parametrize(("costs", "ago"), [(slower(8, steps=0), 0.0), (slower(8), 10 * MEMORY_S)])
@@ -105,7 +106,7 @@ def test_of_equal_decode_workers_none_goes_without(costs: StepCosts, ago: float)
     router, workers = Router(), [worker("a", costs, ago), worker("b", LEARNED, 0), worker("p", LEARNED, 0, "prefill")]
     picked: Counter[str] = Counter()
     for number in range(57):
-        choice = router.pick(workers, RouteRequest(200, output_tokens=20), NOW)
+        choice = router.pick(listed(workers), RouteRequest(200, output_tokens=20), NOW)
         assert choice is not None
         chosen = next(one for one in workers if one.record.epoch == choice.route.decode)
         chosen.awaits((f"r{number}", 1), 200)

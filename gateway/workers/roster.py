@@ -1,0 +1,153 @@
+"""The workers of each role in an order that many requests share, so that a route's cost hardly grows with them. Pure.
+
+A role's workers stand on a ring in the order of their epochs, and on a list for each load; a turn begins at one of
+them. A load that changes moves one worker from list to list, where a sort for each request would compare a thousand.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from operator import attrgetter
+
+from gateway.workers.holders import BlockHolders
+from gateway.workers.kept_blocks import KeptBlocks
+from gateway.workers.worker import Worker
+
+MAX_HOLDERS_SORTED = 64
+"""Holders of a block that are brought into the order of a turn; of more, the first are found on the ring itself."""
+
+
+class RoleRoster:
+    """Workers of one role."""
+
+    def __init__(self, workers: Iterable[Worker], holders: BlockHolders[KeptBlocks]) -> None:
+        self.ring = sorted(workers, key=attrgetter("record.epoch"))
+        self.contents = {each.kind.content for each in self.ring}
+        self.holders = holders
+        self._places = {each.kept: at for at, each in enumerate(self.ring)}
+        self._loads: list[int] = [each.load() for each in self.ring]
+        self._by_load: dict[int, list[int]] = {}  # places of the workers with this load, in order
+        for at, load in enumerate(self._loads):
+            self._by_load.setdefault(load, []).append(at)
+
+    def place(self, kept: KeptBlocks) -> int | None:
+        """Returns the place on the ring of the worker with these blocks; None: it is not here."""
+        return self._places.get(kept)
+
+    def weigh(self, worker: Worker) -> None:
+        """Takes the present load of a worker that is here."""
+        at, load = self._places[worker.kept], worker.load()
+        if load == self._loads[at]:
+            return
+        same = self._by_load[self._loads[at]]
+        del same[bisect_left(same, at)]
+        if not same:
+            del self._by_load[self._loads[at]]
+        self._loads[at] = load
+        insort(self._by_load.setdefault(load, []), at)
+
+    def by_load(self, first: int) -> Iterator[Worker]:
+        """Yields the workers by their loads, and equal ones in the order of the ring from `first` on."""
+        for load in sorted(self._by_load):
+            same = self._by_load[load]
+            begin = bisect_left(same, first)
+            for at in chain(range(begin, len(same)), range(begin)):
+                yield self.ring[same[at]]
+
+
+class RoleTurn:
+    """A role's workers that a request may take, in the order of the ring from a place that its turn decides."""
+
+    def __init__(self, roster: RoleRoster, turn: int, accepts: Callable[[Worker], bool] | None) -> None:
+        """`accepts`: which workers the request may take; None: all of them."""
+        self._roster = roster
+        self._first = turn % len(roster.ring) if roster.ring else 0
+        self._accepts = accepts
+
+    def __iter__(self) -> Iterator[Worker]:
+        return self._accepted(self._around())
+
+    def by_load(self) -> Iterator[Worker]:
+        """Yields the workers with the lowest load first, equal ones in turn."""
+        return self._accepted(self._roster.by_load(self._first))
+
+    def rank(self, worker: Worker) -> int:
+        """Returns a worker's position in this turn, among all of the role."""
+        return self._rank(self._roster.place(worker.kept) or 0)
+
+    def longest(self, keys: Sequence[int], block_tokens: int, most: int) -> list[Worker]:
+        """Returns the workers with the longest beginnings of `keys`, at most about `most`, in no order.
+
+        A worker that has a block has all blocks before it. So the number of leading keys that `most` workers have is
+        found by bisection.
+        """
+        least, end = 0, len(keys)  # `most` workers have `least` keys; fewer, which are `beyond`, have key `end`
+        beyond: list[Worker] = []
+        while least < end:
+            middle = (least + end) // 2 if least else 0  # few prompts share their first block with many workers
+            having = list(islice(self._holders(keys[middle], block_tokens), most))
+            if len(having) == most:
+                least = middle + 1
+            else:
+                beyond, end = having, middle
+        if not least:
+            return beyond
+        return beyond + [
+            each for each in self._first_holders(keys[least - 1], block_tokens, most) if each not in beyond
+        ]
+
+    def _accepted(self, workers: Iterator[Worker]) -> Iterator[Worker]:
+        return workers if self._accepts is None else filter(self._accepts, workers)
+
+    def _around(self) -> Iterator[Worker]:
+        ring = self._roster.ring
+        return chain(islice(ring, self._first, None), islice(ring, self._first))
+
+    def _rank(self, place: int) -> int:
+        return (place - self._first) % len(self._roster.ring)
+
+    def _holders(self, key: int, block_tokens: int) -> Iterator[Worker]:
+        for kept in self._roster.holders.of(key):
+            place = self._roster.place(kept)
+            if place is not None and self._fits(worker := self._roster.ring[place], block_tokens):
+                yield worker
+
+    def _first_holders(self, key: int, block_tokens: int, most: int) -> list[Worker]:
+        """Returns the first `most` holders of a block in this turn."""
+        holders = self._roster.holders.of(key)
+        if len(holders) <= MAX_HOLDERS_SORTED:
+            return sorted(self._holders(key, block_tokens), key=self.rank)[:most]
+        in_turn = (each for each in self._around() if each.kept in holders)
+        return list(islice((each for each in in_turn if self._fits(each, block_tokens)), most))
+
+    def _fits(self, worker: Worker, block_tokens: int) -> bool:
+        return worker.record.block_tokens == block_tokens and (self._accepts is None or self._accepts(worker))
+
+
+class Roster:
+    """The workers that serve, by their roles."""
+
+    def __init__(self, workers: Iterable[Worker], holders: BlockHolders[KeptBlocks]) -> None:
+        by_role: dict[str, list[Worker]] = {"prefill": [], "decode": []}
+        for each in workers:
+            by_role[each.kind.role].append(each)
+        self.prefills, self.decodes = (RoleRoster(by_role[role], holders) for role in ("prefill", "decode"))
+
+    def __len__(self) -> int:
+        return len(self.prefills.ring) + len(self.decodes.ring)
+
+    def has(self, worker: Worker) -> bool:
+        return self._of(worker).place(worker.kept) is not None
+
+    def weigh(self, workers: Iterable[Worker]) -> None:
+        """Takes the present loads of workers, of which some may not be here."""
+        for each in workers:
+            if self.has(each):
+                self._of(each).weigh(each)
+
+    def _of(self, worker: Worker) -> RoleRoster:
+        return self.prefills if worker.kind.role == "prefill" else self.decodes
+
+
+NOBODY = RoleRoster((), BlockHolders())
+"""The workers of a role that has none for a request."""
