@@ -1,6 +1,6 @@
 """Runs a workload over a simulated deployment, and returns what its clients would see."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,8 @@ class DeploymentSimulation:
         self.gateway = SimulatedGateway(
             self.timeline, deployment.gateway, self.fleet.peers, deployment.front_s, senders, self._cancel
         )
-        self._coming = 0
+        self._coming: Iterator[TimedRequest] = iter(())
+        self._all_came = True
         self.scaling: FleetScaling | None = None
         roles: tuple[tuple[Role, int], ...] = (("prefill", deployment.prefill), ("decode", deployment.decode))
         for role, number in roles:
@@ -58,17 +59,19 @@ class DeploymentSimulation:
         deaths: Iterable[SimulatedDeath] = (),
         scaling: SimulatedScaling | None = None,
     ) -> list[RequestOutcome]:
-        """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival."""
+        """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival.
+
+        `requests`, in order of their times, are read as time goes on, so that a million of them need no memory.
+        """
         timeline = self.timeline
-        for each in requests:
-            self._coming += 1
-            timeline.at(each.due_s, partial(self._arrives, each))
+        self._coming, self._all_came = iter(requests), False
+        self._next_arrival()
         for death in deaths:
             timeline.at(death.at_s, partial(self._dies, death.worker))
         if scaling is not None:
             self.scaling = FleetScaling(timeline, self.fleet, scaling, self.gateway.standing)
         with rare_collections():
-            timeline.run(lambda: not self._coming and not len(self.gateway))
+            timeline.run(lambda: self._all_came and not len(self.gateway))
             last = timeline.now + SETTLE_S
             timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))
         return sorted(self.gateway.outcomes, key=lambda each: each.due_s)
@@ -80,8 +83,15 @@ class DeploymentSimulation:
             worker.scheduler.check_invariants()
             assert worker.blocks.used_count == 0, f"{worker.epoch} holds {worker.blocks.used_count} blocks"
 
+    def _next_arrival(self) -> None:
+        request = next(self._coming, None)
+        if request is None:
+            self._all_came = True
+        else:
+            self.timeline.first_at(request.due_s, partial(self._arrives, request))
+
     def _arrives(self, request: TimedRequest) -> None:
-        self._coming -= 1
+        self._next_arrival()
         self.gateway.arrives(request)
 
     def _dies(self, epoch: str) -> None:

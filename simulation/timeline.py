@@ -22,6 +22,10 @@ class Timeline:
         self._count += 1
         heapq.heappush(self._planned, (max(due, self.now), self._count, action))
 
+    def first_at(self, due: float, action: Callable[[], None]) -> None:
+        """Plans an action that comes before all others of its time. Only one such action may be planned at a time."""
+        heapq.heappush(self._planned, (max(due, self.now), 0, action))
+
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         self.at(self.now + seconds, action)
 
