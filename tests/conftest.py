@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Garbage collections begin with the tests."""
+    """Garbage collections begin with the tests, and look at what they make."""
+    gc.freeze()
     gc.enable()
 
 

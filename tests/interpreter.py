@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from triton import language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 
@@ -63,6 +64,7 @@ def keep_lookups() -> None:
 
     make_block_type = tl.block_type.__init__
     block_types: dict[tuple[Any, ...], dict[str, Any]] = {}
+    block_shapes: dict[tuple[int, ...], Any] = {}  # types of one shape have the same object
 
     def init_block_type(self: Any, element_type: Any, shape: Any) -> None:
         plain = type(element_type) is tl.dtype and all(type(size) is int for size in shape)
@@ -71,6 +73,7 @@ def keep_lookups() -> None:
             make_block_type(self, element_type, shape)
             if not key:
                 return
+            self.shape = block_shapes.setdefault(tuple(self.shape.values), self.shape)
             block_types[key] = vars(self).copy()  # it holds the element's type, so that no other gets its id
         vars(self).update(block_types[key])
 
@@ -83,10 +86,22 @@ def keep_lookups() -> None:
         self.numel, self.shape = shapes[shape]
         self.handle, self.type, self.dtype = handle, of_type, of_type.scalar
 
+    is_equal = tl.dtype.__eq__
+    broadcast = TritonSemantic.broadcast_impl_value
+
+    def is_equal_type(self: Any, other: Any) -> bool:
+        return self is other or is_equal(self, other)
+
+    def broadcast_if_other(self: Any, left: Any, right: Any) -> Any:
+        blocks = left.type.is_block() and right.type.is_block()
+        return (left, right) if blocks and left.type.shape is right.type.shape else broadcast(self, left, right)
+
     # Without its debug mode it computes whether numbers overflow, and then does not look.
     assert not interpreter.interpreter_builder.options.debug
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
     interpreter._patch_lang = patch_for
+    tl.dtype.__eq__ = is_equal_type
+    TritonSemantic.broadcast_impl_value = broadcast_if_other
     tl.block_type.__init__ = init_block_type
     tl.tensor.__init__ = init_tensor
     tl.core._type_for_tuple_values = type_for_values

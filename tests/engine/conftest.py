@@ -12,7 +12,7 @@ if CHOSEN_LEVEL:
     choose(CHOSEN_LEVEL)
 
 # Nobody asks how fast a test's model is, and some are loaded a hundred times.
-profiling.MEASURING_S = 0.02
+profiling.MEASURING_S = 0.002
 profiling.FIRST_PROFILE_TOKENS = 4
 step_contrasts.MAX_CONTRASTS_S = 0.0
 

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import msgspec
+from triton import knobs
 
 import worker.start
 from benchmarks.processes.python_path import python_path
 from launcher.deployment import SERVICE_ENVIRONMENT
 from tests.e2e.harness.forked_ranks import ForkedRanks
 from tests.e2e.harness.host import Host
+from tests.interpreter import keep_lookups
 
 ROOT = Path(__file__).parents[3]
 SERVICES = ("prefill_service", "decode_service", "gateway")
@@ -101,6 +103,8 @@ def main() -> int:
         del sys.modules[f"{service}.__main__"]  # it will run, under another name
     for model in MODELS:
         importlib.import_module(f"transformers.models.{model}.configuration_{model}")
+    if knobs.runtime.interpret:
+        keep_lookups()
     gc.freeze()  # what forks share stays shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end the services
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
