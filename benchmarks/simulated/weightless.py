@@ -22,7 +22,7 @@ from engine.model.checkpoint.read_config import read_config
 from engine.model.families.registry import names_of
 from engine.model.kv_layout import layout_of
 from engine.model.layers.adapted import AdapterTarget, Adapting, Expansion, LowRank
-from engine.model.layers.linear import LinearFactory
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.transformer import Transformer
 
 META = torch.device("meta")

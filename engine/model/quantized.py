@@ -5,6 +5,7 @@ checkpoints (`engine/model/formats/`) and quantization at load (`quantization.py
 them once for its device, or dequantizes them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -142,3 +143,13 @@ def columns(weight: Weight, inputs: slice, name: str) -> Weight:
         return weight.columns(inputs)
     except ValueError as error:
         raise ModelError(f"{name} cannot be divided among ranks: {error}; take fewer ranks") from None
+
+
+def stacked(tensors: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Concatenates tensors along rows, dequantized and converted, without a second copy."""
+    whole = torch.empty((sum(map(len, tensors)), *tensors[0].shape[1:]), dtype=dtype, device=device)
+    begin = 0
+    for tensor in tensors:
+        write(tensor, whole[begin : begin + len(tensor)])
+        begin += len(tensor)
+    return whole

@@ -20,7 +20,8 @@ from engine.model.layers.dense import DenseWeights
 from engine.model.layers.experts import ExpertsWeights
 from engine.model.layers.latent import LatentWeights
 from engine.model.layers.layer import HeadWeights, LayerWeights, load_layer
-from engine.model.layers.linear import AnyLinear, Linear, LinearFactory
+from engine.model.layers.linear import AnyLinear, Linear
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.model import Stored
 from infra.process.status import Progress
 

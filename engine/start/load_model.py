@@ -25,7 +25,7 @@ from engine.model.cut import cut_config, refuse_width
 from engine.model.families.family import ModelNames
 from engine.model.families.registry import names_of, served_architecture
 from engine.model.layers.adapted import Adapting
-from engine.model.layers.linear import LinearFactory
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.transformer import Transformer
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.pooling import Pooler, of_head, of_tokens

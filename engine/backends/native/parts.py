@@ -9,8 +9,7 @@ from torch import Tensor
 
 from engine.backends.native.huge_pages import HugePages
 from engine.backends.native.library import DTYPE_CODES, QUANTIZED_CODES, LinearArguments
-from engine.model.layers.linear import stacked
-from engine.model.quantized import Quantized, Weight, dequantized
+from engine.model.quantized import Quantized, Weight, dequantized, stacked
 from engine.parallel.sums import SumOrder
 
 CPU_DEVICE = torch.device("cpu")

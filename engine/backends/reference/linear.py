@@ -18,8 +18,8 @@ from engine.device import cpu_multiplies_bf16, to_device
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting, LowRank
-from engine.model.layers.linear import Experts, Linear, stacked
-from engine.model.quantized import Form, Weight
+from engine.model.layers.linear import Experts, Linear
+from engine.model.quantized import Form, Weight, stacked
 from engine.parallel.sums import WHOLE, SumOrder
 
 PACKED_FOR_ROWS = 8

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from contracts.kinds import Activations
-from engine.model.layers.linear import stacked
-from engine.model.quantized import Quantized, Weight
+from engine.model.quantized import Quantized, Weight, stacked
 from kernels.quantized.dequantize import dequantize
 from kernels.quantized.packed import PackedWeight, WeightCodes, pack, unsupported
 from kernels.quantized.product import MAX_SPLIT_K_ROWS, ROW_TILES, product

@@ -6,7 +6,8 @@ from typing import Generic
 from torch import Tensor
 
 from engine.model.config import DenseMLP, ModelConfig
-from engine.model.layers.linear import AnyLinear, LinearFactory
+from engine.model.layers.linear import AnyLinear
+from engine.model.layers.linear_factory import LinearFactory
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from torch import Tensor
 from engine.model.config import DenseMLP, ExpertsMLP, ModelConfig
 from engine.model.families.family import LayerNames
 from engine.model.layers.dense import DenseWeights, load_dense
-from engine.model.layers.linear import AnyLinear, Experts, LinearFactory
+from engine.model.layers.linear import AnyLinear, Experts
+from engine.model.layers.linear_factory import LinearFactory
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from engine.model.config import LatentAttention, ModelConfig
 from engine.model.families.family import LayerNames
-from engine.model.layers.linear import AnyLinear, LatentProducts, LinearFactory
+from engine.model.layers.linear import AnyLinear, LatentProducts
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.rope import halves_order
 from engine.parallel.shard import times
 

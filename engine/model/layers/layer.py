@@ -12,7 +12,8 @@ from engine.model.families.family import LayerNames
 from engine.model.layers.dense import DenseWeights, load_dense
 from engine.model.layers.experts import ExpertsWeights, load_experts
 from engine.model.layers.latent import LatentWeights, load_latent
-from engine.model.layers.linear import AnyLinear, LinearFactory
+from engine.model.layers.linear import AnyLinear
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.rope import halves_order
 from engine.parallel.shard import times
 

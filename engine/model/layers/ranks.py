@@ -1,23 +1,19 @@
 """Layers of which each rank of a tensor-parallel group holds a part, and whose results are summed over the ranks."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.model.checkpoint.weights import Checkpoint
+from engine.model.layers.linear import Experts, Linear
 from engine.parallel.rank_group import Collective, RankGroup
 from engine.parallel.shard import length
-
-if TYPE_CHECKING:
-    from engine.model.checkpoint.weights import Checkpoint
-    from engine.model.layers.linear import Experts, Linear
 
 
 class SummedLinear:
     """A linear layer whose inputs are divided among the ranks: x is this rank's part, y is whole on every rank."""
 
-    def __init__(self, own: "Linear", bias: Tensor | None, collective: Collective) -> None:
+    def __init__(self, own: Linear, bias: Tensor | None, collective: Collective) -> None:
         self.own = own
         self._bias = bias
         self._collective = collective
@@ -48,7 +44,7 @@ class SummedLinear:
 class RankExperts:
     """Experts of which each rank holds some; a token's sum is over the experts of all ranks."""
 
-    def __init__(self, own: "Experts", experts: slice, collective: Collective) -> None:
+    def __init__(self, own: Experts, experts: slice, collective: Collective) -> None:
         """`experts` are the numbers of this rank's `own` among all."""
         self.own = own
         self._first, self._count = experts.start, length(experts)
@@ -71,7 +67,7 @@ class RankExperts:
 class PassedOver:
     """Stands for a checkpoint while another rank's expert is read: its tensors count as used, and have no numbers."""
 
-    def __init__(self, checkpoint: "Checkpoint") -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     def holds(self, name: str) -> bool:

@@ -25,7 +25,7 @@ from engine.model.families.family import ModelNames
 from engine.model.families.reading import checked
 from engine.model.families.registry import names_of
 from engine.model.layers.layer import load_layer
-from engine.model.layers.linear import LinearFactory
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.transformer import Transformer
 from engine.parallel.rank_group import RankGroup
 from engine.speculation.proposers.eagle_head import EagleHead, HeadNorms

@@ -16,7 +16,8 @@ from engine.model.checkpoint.read_config import read_config
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import LatentAttention, ModelConfig
 from engine.model.families.registry import names_of
-from engine.model.layers.linear import LatentProducts, LinearFactory
+from engine.model.layers.linear import LatentProducts
+from engine.model.layers.linear_factory import LinearFactory
 from engine.model.transformer import OperatorLayers, Transformer
 from engine.plan import StepPlan, Work
 from tests.reference import build_model, load_reference, make_prompts

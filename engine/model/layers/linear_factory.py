@@ -1,0 +1,254 @@
+"""Makes linear layers out of a checkpoint's tensors, by way of the backend that will multiply by them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Generic, cast
+
+import torch
+from torch import Tensor
+
+from contracts.kinds import Quantization
+from engine.model.checkpoint.weights import Checkpoint
+from engine.model.config import ExpertsMLP, LatentAttention
+from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
+from engine.model.layers.adapted import Adaptable, AdapterTarget, Adapting
+from engine.model.layers.linear import AnyLinear, Experts, LatentProducts, Linears
+from engine.model.layers.ranks import PassedOver, RankEmbedding, RankExperts, SummedLinear
+from engine.model.quantization import of_head, quantized
+from engine.model.quantized import Form, Quantized, Weight, columns, dequantized, rows, stacked, times
+from engine.parallel.rank_group import ONE_RANK, RankGroup
+from engine.parallel.shard import length
+from engine.parallel.shard import times as stretched
+from engine.parallel.sums import WHOLE, SumOrder, split_sum
+
+EVERY = slice(None)
+SCALED_BY_OUTPUT: frozenset[Quantization] = frozenset({"int8", "fp8"})
+"""Quantizations with one scale for all inputs of an output."""
+
+
+class LinearFactory(Generic[AnyLinear]):
+    """Makes the linear layers of one model out of its checkpoint."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        linears: Linears[AnyLinear],
+        device: torch.device,
+        dtype: torch.dtype,
+        adapting: Adapting | None = None,
+        quantization: Quantization = "none",
+        group: RankGroup = ONE_RANK,
+    ) -> None:
+        """Unquantized weights are quantized unless `quantization` is "none".
+
+        With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`. Of a model
+        that a `group` of ranks divides, the layers of this rank's shard are made; `engine.model.cut` has the rules.
+        """
+        self.adapting = adapting
+        self.group = group
+        self.places: list[tuple[AdapterTarget, Adaptable]] = []
+        self.quantized: Counter[Form] = Counter()  # values of the weights that were made, by form; numbers are in none
+        self._checkpoint = checkpoint
+        self._linears = linears
+        self._device = device
+        self._dtype = dtype
+        self._quantization = quantization
+
+    def linear(
+        self,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        inputs: int,
+        bias: bool = False,
+        *,
+        scale: float = 1.0,
+        order: Tensor | None = None,
+        adaptable: bool = False,
+        is_head: bool = False,
+        held: Sequence[slice] | None = None,
+        summed: int = 0,
+    ) -> AnyLinear:
+        """Fuses the layers `names`, with `sizes` outputs each, into one layer with concatenated outputs.
+
+        A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
+        `order`, int64 `[outputs of all]`, is the index in the checkpoint of each of the layer's outputs. `held` are the
+        outputs of each size that this rank holds; None: all. Sums over inputs are split between units of `summed`
+        inputs; 0: nowhere. Raises `ModelError` if a tensor is missing or has another
+        shape.
+        """
+        sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
+        chosen = _outputs([size for _, size in sized], sizes, order, held if self.group.is_cut else None)
+        offset = None
+        if bias:
+            offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
+            offset = stacked(_changed(offsets, scale, chosen), self._device, self._dtype)
+        given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
+        quantization = of_head(self._quantization) if is_head else self._quantization
+        weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
+        sums = self._split(weights[0], inputs, summed) if summed else WHOLE
+        if not adaptable:
+            return self._fused(weights, offset, sums, None)
+        own = tuple(len(torch.arange(size)[part]) for (_, size), part in zip(sized, chosen, strict=True))
+        shapes = tuple((size, inputs) for _, size in sized)
+        place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY)
+        return self._fused(weights, offset, sums, place)
+
+    def summed(
+        self,
+        name: str,
+        outputs: int,
+        inputs: int,
+        units: int,
+        bias: bool = False,
+        *,
+        scale: float = 1.0,
+        adaptable: bool = False,
+    ) -> AnyLinear:
+        """Makes a layer whose inputs, `units` of equal size, are divided among the ranks.
+
+        Its products are summed over all ranks, and multiplied by `scale`. Raises `ModelError` if a tensor is missing,
+        has another shape, or cannot be cut there.
+        """
+        group = self.group
+        if not group.is_cut:
+            return self.linear(
+                [name], [outputs], inputs, bias, scale=scale, adaptable=adaptable, summed=inputs // units
+            )
+        (given,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY])
+        offset = None
+        if bias:
+            offsets = [self._checkpoint.tensor(f"{name}.bias", (outputs,))]
+            offset = stacked(_changed(offsets, scale, [EVERY]), self._device, self._dtype)
+        held = stretched(group.shard.part(units), inputs // units)
+        if isinstance(given, Tensor) and self._quantization not in SCALED_BY_OUTPUT:
+            weight = self._quantized(given[:, held], self._quantization)
+        else:  # an output's scale is that of all its inputs
+            weight = columns(self._quantized(given, self._quantization), held, name)
+        place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY,), held)
+        sums = self._split(weight, inputs, inputs // units)
+        own = self._fused([weight], None, sums, place if adaptable else None)
+        summed: Any = SummedLinear(own, offset, group.collective)
+        return cast(AnyLinear, summed)
+
+    def _fused(
+        self, weights: Sequence[Weight], bias: Tensor | None, sums: SumOrder, place: AdapterTarget | None
+    ) -> AnyLinear:
+        """Makes one layer, which adapters may change if it has a `place`."""
+        if self.adapting is None or place is None:
+            return self._linears.fused(weights, bias, order=sums)
+        linear = self._linears.fused(weights, bias, self.adapting, sums)
+        changed: Any = linear  # `Adaptable`, as `fused` promises
+        self.places.append((place, changed))
+        return linear
+
+    def _split(self, weight: Weight, inputs: int, unit: int) -> SumOrder:
+        """Returns the order of the sum over this rank's `weight` of a layer with `inputs`."""
+        groups = (weight.group,) if isinstance(weight, Quantized) and weight.group < inputs else ()
+        return split_sum(inputs, unit, *groups, ranks=self.group.shard.ranks)
+
+    def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:
+        if isinstance(weight, Tensor) and quantization != "none":
+            weight = quantized(weight.to(self._device), quantization)
+        if isinstance(weight, Quantized):
+            self.quantized[weight.form] += weight.values.numel()
+        return weight
+
+    def head_of(self, embedding: Tensor) -> AnyLinear:
+        """Makes the head tied to the embedding, which is loaded already and stays unchanged."""
+        if self._quantization == "none":
+            return self._linears.of_held(embedding)
+        return self._linears.fused([self._quantized(embedding, of_head(self._quantization))], None)
+
+    def latent(self, name: str, attention: LatentAttention) -> LatentProducts:
+        """Makes the products of latent attention from a tensor with each head's key part followed by its value part.
+
+        Raises `ModelError` if it is missing or has another shape.
+        """
+        heads, nope, width = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
+        held = stretched(self.group.shard.part(heads), width)
+        weight = dequantized(rows(self._checkpoint.weight(name, (heads * width, attention.latent_rank)), held))
+        parts = weight.view(-1, width, attention.latent_rank)
+        return self._linears.latent(parts[:, :nope], parts[:, nope:])
+
+    def embedding(self, name: str, tokens: int, hidden: int) -> RankEmbedding:
+        """Loads this rank's part of the embeddings `[tokens, hidden]`.
+
+        Raises `ModelError` if the tensor is missing or has another shape.
+        """
+        held = self._checkpoint.tensor(name, (tokens, hidden))[self.group.shard.part(tokens)]
+        return RankEmbedding(stacked([held], self._device, self._dtype), tokens, self.group)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Loads a tensor other than a linear layer, in the model's format and on its device.
+
+        Raises `ModelError` if it is missing or has another shape.
+        """
+        return stacked([self._checkpoint.tensor(name, shape)], self._device, self._dtype)
+
+    def experts(self, mlp: ExpertsMLP, hidden: int, prefix: str, read: ReadExpert, *, scale: float = 1.0) -> Experts:
+        """Makes the experts of the layer whose tensors begin with `prefix`; their outputs are multiplied by `scale`.
+
+        Raises `ModelError` if a tensor is missing or has another shape.
+        """
+        shard = self.group.shard
+        held = shard.part(mlp.experts)
+        given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(held.start, held.stop))
+        prepared = (self._prepared(expert, scale) for expert in given)
+        experts = self._linears.experts(mlp, hidden, prepared, held if self.group.is_cut else None)
+        for other in {*range(mlp.experts)} - {*range(held.start, held.stop)}:
+            read(PassedOver(self._checkpoint), prefix, mlp, hidden, other)
+        return RankExperts(experts, held, self.group.collective) if self.group.is_cut else experts
+
+    def _prepared(self, expert: ExpertTensors, scale: float) -> ExpertTensors:
+        def bias(given: Tensor | None, scale: float) -> Tensor | None:
+            if given is None:
+                return None
+            return stacked([given if scale == 1.0 else given.float() * scale], self._device, self._dtype)
+
+        (down,) = _changed([expert.down], scale, [EVERY])
+        gate_up = tuple(self._quantized(part, self._quantization) for part in expert.gate_up)
+        biases = bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale)
+        return ExpertTensors(gate_up, self._quantized(down, self._quantization), *biases)
+
+    def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Loads a tensor as fp32, whatever the model's format, on its device.
+
+        Raises `ModelError` if it is missing or has another shape.
+        """
+        return stacked([self._checkpoint.tensor(name, shape)], self._device, torch.float32)
+
+    def norm(self, name: str, width: int, offset: float = 0.0) -> Tensor:
+        """Loads the weight of a norm and adds `offset`, fp32 `[width]`: with one, bf16 would lose half of its digits.
+
+        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        """
+        return self.exact(f"{name}.weight", (width,)) + offset
+
+
+def _outputs(
+    lengths: Sequence[int], sizes: Sequence[int], order: Tensor | None, held: Sequence[slice] | None
+) -> list[Tensor | slice]:
+    """Returns the outputs to take of each tensor, whose `lengths` are known, in the order of the layer's outputs.
+
+    The layer's outputs are of `sizes`, of each of which `held` are kept. An order moves no output from one tensor to
+    another.
+    """
+    if order is None and held is None:
+        return [EVERY] * len(lengths)
+    if order is None and held is not None and len(lengths) == len(sizes):
+        return list(held)
+    index = torch.arange(sum(sizes)) if order is None else order
+    if held is not None:
+        kept = zip(index.split(list(sizes)), held, strict=True)
+        index = torch.cat([of_size[part] for of_size, part in kept])
+    firsts = accumulate(lengths[:-1], initial=0)
+    return [
+        index[(index >= first) & (index < first + count)] - first for first, count in zip(firsts, lengths, strict=True)
+    ]
+
+
+def _changed(weights: Sequence[Weight], scale: float, outputs: Sequence[Tensor | slice]) -> list[Weight]:
+    """Returns the chosen `outputs` of each part of a layer, or of their biases, multiplied by `scale`."""
+    chosen = [weight if own is EVERY else rows(weight, own) for weight, own in zip(weights, outputs, strict=True)]
+    return [weight if scale == 1.0 else times(weight, scale) for weight in chosen]
