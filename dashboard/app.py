@@ -9,7 +9,7 @@ import streamlit as st
 
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
-from dashboard import charts, details, history, markup, try_it, windows
+from dashboard import charts, details, history, markup, requests_markup, try_it, windows, workers_markup
 from dashboard.advice import advise
 from dashboard.advice import lately as seen_lately
 from dashboard.asking import GatewayAddress
@@ -142,13 +142,13 @@ def _tables(source: Source) -> None:
     if snapshot.workers:
         lately = {epoch: sharing(life, snapshot.now) for epoch, life in snapshot.samples.items()}
         st.html(markup.title("Workers", "prefix hits, preemptions and tokens since each worker's start"))
-        st.html(markup.workers(snapshot.workers, lately))
+        st.html(workers_markup.workers(snapshot.workers, lately))
         if trouble(snapshot) is None and (said := advise(seen_lately(snapshot))):
             st.caption(said)
     if snapshot.finished:
         last = [(record, judge(record)) for record in reversed(snapshot.finished[-MAX_TABLE_REQUESTS:])]
         st.html(markup.title("Last requests"))
-        st.html(markup.requests(last, snapshot.now))
+        st.html(requests_markup.requests(last, snapshot.now))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dashboard import markup
+from dashboard import markup, requests_markup
 from dashboard.badput import Badput
 from dashboard.figures import judge
 from dashboard.markup import NO_VALUE, key, short, table
@@ -66,7 +66,7 @@ def request(record: FinishedRecord, now: float) -> str:
         f"<td>{escape(each.end)}</td></tr>"
         for each in record.tries
     )
-    return markup.title(record.request, said) + markup.way(record) + table(heads, rows)
+    return markup.title(record.request, said) + requests_markup.way(record) + table(heads, rows)
 
 
 def _life(view: WorkerView, now: float) -> str:

@@ -5,7 +5,7 @@ import time
 import streamlit as st
 
 from contracts.errors import StoreUnavailable
-from dashboard import markup
+from dashboard import markup, requests_markup
 from dashboard.asking import ChatQuestion, GatewayAddress, Volley
 from dashboard.source import Source
 from workloads.example_chats import EXAMPLE_CHATS, FIRST_QUESTION, ExampleChat
@@ -74,7 +74,7 @@ def _progress_of(question: ChatQuestion, source: Source) -> None:
     except StoreUnavailable:
         record = None
     if record is not None:
-        st.html(markup.way(record))
+        st.html(requests_markup.way(record))
     elif not _settled(source, question):
         st.caption("Looking up its way …")
         return

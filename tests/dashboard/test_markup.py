@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contracts.slo import Objective
-from dashboard import markup
+from dashboard import markup, requests_markup, workers_markup
 from dashboard.figures import Outcome, RequestCounts, Sharing, TokenRates, glance
 from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
 from dashboard.source import WorkerView
@@ -46,9 +46,9 @@ def view(**changes: Any) -> WorkerView:
 def test_nothing_from_a_record_becomes_markup() -> None:
     record = finished(outcome="failed", reason=EVIL, model=EVIL, prefill_worker=EVIL, decode_worker=EVIL)
     pieces = [
-        markup.requests([(record, Outcome.FAILED)], record.ended_at),
-        markup.way(record),
-        markup.workers([view(epoch=EVIL, model=EVIL, address=EVIL, device=EVIL, dtype=EVIL)], {}),
+        requests_markup.requests([(record, Outcome.FAILED)], record.ended_at),
+        requests_markup.way(record),
+        workers_markup.workers([view(epoch=EVIL, model=EVIL, address=EVIL, device=EVIL, dtype=EVIL)], {}),
         markup.header([EVIL], 1, 1),
         markup.answer(EVIL, running=True),
     ]
@@ -81,7 +81,7 @@ def test_tiles() -> None:
 
 def test_workers_say_role_state_and_kv_use() -> None:
     silent = WorkerView(DECODE, "decode", worker().load, "silent", 12.4, None)
-    said = text(markup.workers([view(), silent], {}))
+    said = text(workers_markup.workers([view(), silent], {}))
     assert (
         "prefill 3fa2c1 ready 3 1 25% \u2013 \u2013 0 \u2013 1.2k → 3.4k" in said
     )  # nothing shared, nothing to say of it
@@ -109,7 +109,7 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
         blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts, speculation=GUESSES
     )
     memory = Memory(3 << 30, 2 << 30, 512 << 20, 96 << 10, 6400, 3)
-    html = markup.workers([view(load=load, memory=memory)], {PREFILL: Sharing(200, 20, 1)})
+    html = workers_markup.workers([view(load=load, memory=memory)], {PREFILL: Sharing(200, 20, 1)})
     assert "25% +40% 5% 75% 3 / 2 45% · 1.18 0 → 0" in text(html)
     bar = re.findall(r"width:([\d.]+)%;background:(#\w+)", html)
     assert [share for share, _ in bar] == ["25.00", "40.00"] and len({colour for _, colour in bar}) == 2
@@ -128,7 +128,7 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
 
 def test_a_workers_ranks_are_said_with_the_memory_of_each() -> None:
     memory = Memory(weights_bytes=3 << 30, kv_pool_bytes=2 << 30, tokens=6400)
-    found = "\n".join(hints(markup.workers([view(memory=memory, ranks=4, device="cuda:0")], {})))
+    found = "\n".join(hints(workers_markup.workers([view(memory=memory, ranks=4, device="cuda:0")], {})))
     assert " · 4 ranks on cuda:0 · " in found
     assert "host tier none\nOf both, 1.2 GiB on each of 4 ranks" in found
 
@@ -136,7 +136,7 @@ def test_a_workers_ranks_are_said_with_the_memory_of_each() -> None:
 def test_last_requests_say_outcome_and_stages() -> None:
     late = finished(attempts=2, samples=4)
     lost = finished(outcome="failed", reason="worker lost", output_tokens=0, cached_tokens=0, handoff_bytes=0)
-    html = markup.requests([(late, Outcome.LATE), (lost, Outcome.FAILED)], late.ended_at + 3)
+    html = requests_markup.requests([(late, Outcome.LATE), (lost, Outcome.FAILED)], late.ended_at + 3)
     said = text(html)
     assert "3 s ago late · 4 samples · 2 attempts 20 → 41 16 50 ms 5.0 ms 250 ms 96 KiB" in said
     assert "failed : worker lost 20 → 0 \u2013 \u2013 \u2013 250 ms" in said and "1 samples" not in said
@@ -144,7 +144,7 @@ def test_last_requests_say_outcome_and_stages() -> None:
 
 
 def test_a_refusal_is_told_from_a_failure_by_word_and_colour_and_has_no_decode() -> None:
-    html = markup.requests([(refused(), Outcome.REFUSED)], refused().ended_at)
+    html = requests_markup.requests([(refused(), Outcome.REFUSED)], refused().ended_at)
     assert "refused : objective_out_of_reach 20 → 0 \u2013 \u2013 \u2013 480 ms" in text(html)
     bar = re.findall(r"<i style=\"width:([\d.]+)%;background:(#\w+)\"", html)
     assert bar[-4:] == [
@@ -165,7 +165,7 @@ def test_the_legend_counts_refusals_by_their_codes() -> None:
 
 def test_a_request_says_what_it_was_judged_by() -> None:
     record = finished(good=False, objective=Objective(tpot_ms=4.0))
-    html = markup.requests([(record, Outcome.LATE)], record.ended_at)
+    html = requests_markup.requests([(record, Outcome.LATE)], record.ended_at)
     assert 'title="no limit">50 ms<' in html and 'title="limit 4.0 ms">5.0 ms<' in html
 
 
@@ -200,7 +200,7 @@ def test_a_request_says_what_it_was_judged_by() -> None:
     ],
 )
 def test_way(record: FinishedRecord, said: str) -> None:
-    assert text(markup.way(record)) == said
+    assert text(requests_markup.way(record)) == said
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ def test_way(record: FinishedRecord, said: str) -> None:
 def test_a_line_for_each_handoff(changes: dict[str, Any], said: str) -> None:
     record = finished(**changes)
     line = said + " 3.0 ms for room · 0.4 ms exposed"
-    assert line in text(markup.way(record))
-    assert line in hints(markup.requests([(record, Outcome.GOOD)], record.ended_at))
+    assert line in text(requests_markup.way(record))
+    assert line in hints(requests_markup.requests([(record, Outcome.GOOD)], record.ended_at))
 
 
 def test_workers_say_how_kv_passes() -> None:
     links = [KVLink(DECODE, "tcp", True, "int8"), KVLink(EVIL, "shm", False, "none")]
-    html = markup.workers([view(links=links), view(epoch=DECODE, links=links[1:])], {})
+    html = workers_markup.workers([view(links=links), view(epoch=DECODE, links=links[1:])], {})
     assert any(
         hint.endswith("\nKV to 91bc44 as int8 over tcp, sealed\nKV to &quot;&gt;&lt;scr over shm")
         for hint in hints(html)
