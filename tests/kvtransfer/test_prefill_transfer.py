@@ -60,7 +60,7 @@ async def test_an_open_says_what_the_job_says() -> None:
         message = decode_to_decode((await socket.recv_multipart())[1])
     assert isinstance(message, Open)
     assert (message.request, message.samples, message.attempt, message.gateway) == ("r1", (0,), 1, "gateway")
-    assert (message.whole_prompt(), message.fingerprint) == (PROMPT, SPEC.fingerprint())
+    assert (message.whole_prompt(), message.fingerprint) == (PROMPT.packed(), SPEC.fingerprint())
     assert 4000 < message.remaining_ms <= 5000
 
 

@@ -55,7 +55,7 @@ def test_a_job_says_what_it_is_before_its_prompt_has_come() -> None:
 
 @given(st.lists(st.integers(0, (1 << 31) - 1)))
 def test_ids_come_out_as_they_went_in(ids: list[int]) -> None:
-    assert unpacked(packed(ids)) == ids and len(packed(ids)) == 4 * len(ids)
+    assert unpacked(packed(ids)).tolist() == ids and len(packed(ids)) == 4 * len(ids)
 
 
 def test_pieces_become_the_job_that_was_promised(bodies: PromptBodies) -> None:

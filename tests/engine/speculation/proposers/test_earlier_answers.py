@@ -70,7 +70,7 @@ def test_a_request_that_comes_again_takes_few_steps_and_another_tenants_as_many_
         sequence, before = job(20, 60, salt=salt), engine.load().steps
         engine.add(sequence)
         run(engine, sequence, executor=executor)
-        answers.append(sequence.tokens)
+        answers.append(sequence.tokens.tolist())
         steps.append(engine.load().steps - before)
     assert answers == [reference(answers[0][:20], 20, GREEDY, 0, 80, stop=False)] * 4
     assert steps[0] == steps[2] > 40 and steps[1] == steps[3] < 12
