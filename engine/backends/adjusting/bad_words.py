@@ -45,4 +45,4 @@ class BadWords:
 
 def _ends_with(tokens: Sequence[int], begin: int, end: list[int]) -> bool:
     first = len(tokens) - len(end)
-    return first >= begin and tokens[first:] == end
+    return first >= begin and list(tokens[first:]) == end
