@@ -60,6 +60,7 @@ class SimulatedFleet:
         return self._paid_s + sum(until - since for since in self._paid_from.values())
 
     def _end(self, worker: SimulatedWorker) -> None:
+        worker.before_change(self._timeline.now)
         worker.alive = False
         self._paid_s += self._timeline.now - self._paid_from.pop(worker.epoch)
 

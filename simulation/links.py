@@ -166,7 +166,7 @@ class SimulatedLinks:
         self._config = config
         self._figures = figures
         self._decodes: dict[str, DecodeEnd] = {}
-        self._links: dict[tuple[str, str], PrefillEnd] = {}  # by prefill and decode epoch
+        self._links: dict[str, dict[str, PrefillEnd]] = {}  # by prefill, then by decode epoch
         self._handoffs: dict[tuple[str, int], PrefillEnd] = {}  # by prefill epoch and number
 
     def add(self, worker: SimulatedWorker) -> None:
@@ -189,17 +189,17 @@ class SimulatedLinks:
 
     def links_of(self, worker: SimulatedWorker) -> list[KVLink]:
         """Lists the links of a prefill worker with their measured rates."""
-        own = ((decode, link) for (prefill, decode), link in self._links.items() if prefill == worker.epoch)
-        return [KVLink(decode, "tcp", False, "none", link.rate.bytes_per_second) for decode, link in own]
+        own = self._links.get(worker.epoch, {})
+        return [KVLink(decode, "tcp", False, "none", link.rate.bytes_per_second) for decode, link in own.items()]
 
     def died(self, worker: SimulatedWorker) -> None:
         """Ends the handoffs to a dead decode worker; a dead prefill worker is noticed by its silence."""
-        for (_, decode), link in list(self._links.items()):
-            if decode == worker.epoch and link.worker.alive:
+        for own in list(self._links.values()):
+            if (link := own.get(worker.epoch)) is not None and link.worker.alive:
                 link.lose("connection_lost")
 
     def _link(self, worker: SimulatedWorker, peer: str) -> PrefillEnd:
-        key = worker.epoch, peer
-        if key not in self._links:
-            self._links[key] = PrefillEnd(self._timeline, worker, self._decodes[peer], self._config, self._figures)
-        return self._links[key]
+        own = self._links.setdefault(worker.epoch, {})
+        if peer not in own:
+            own[peer] = PrefillEnd(self._timeline, worker, self._decodes[peer], self._config, self._figures)
+        return own[peer]

@@ -1,11 +1,17 @@
 """What a simulated gateway knows of its workers: it grows old between pings and heartbeats, as a real one's does."""
 
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import structs
+
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.liveness import PING_INTERVAL_S
-from gateway.workers.worker import Worker
+from gateway.workers.worker import Placed, Worker
 from infra.redis.records import HEARTBEAT_S, KVLink, Memory, WorkerRecord
+from pricing.routes.backlog import Backlog
 from pricing.routes.links import HostLocation
 from simulation.links import SimulatedLinks
+from simulation.pings import PingAnswers
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
 
@@ -15,14 +21,37 @@ GATEWAY_EPOCH = "gateway"
 class SimulatedPeer(Worker):
     """The gateway's knowledge of a simulated worker, and the worker itself."""
 
-    def __init__(self, record: WorkerRecord, worker: SimulatedWorker) -> None:
+    def __init__(
+        self, record: WorkerRecord, worker: SimulatedWorker, answers: PingAnswers, clock: Callable[[], float]
+    ) -> None:
         super().__init__(record)
+        self._clock = clock
         self.worker = worker
         self.usable = True
+        self.answers = answers
+        self.keys_are_due = False
+        """The ping whose answer tells of its changed keys is planned."""
+
+    def hear(self, now: float) -> None:
+        """Takes the newest answer to a ping. Whatever depends on an answer begins with this."""
+        if (answer := self.answers.newest(now)) is not None:
+            self.reports(answer.backlog, answer.taken, answer.arrives_at)
+
+    def backlog(self, now: float) -> tuple[Backlog, float]:
+        self.hear(now)
+        return super().backlog(now)
+
+    def computed(self, placed: Placed, now: float) -> None:
+        self.hear(now)
+        super().computed(placed, now)
+
+    def settles(self, placed: Placed) -> None:
+        self.hear(self._clock())
+        super().settles(placed)
 
 
 class SimulatedPeers:
-    """Pings every worker and takes its heartbeats; a message takes `front_s` seconds."""
+    """Takes the workers' answers to pings, and their heartbeats; a message takes `front_s` seconds."""
 
     def __init__(self, timeline: Timeline, links: SimulatedLinks, front_s: float) -> None:
         self.directory: WorkerDirectory[SimulatedPeer] = WorkerDirectory()
@@ -31,40 +60,43 @@ class SimulatedPeers:
         self._front_s = front_s
 
     def add(self, worker: SimulatedWorker) -> None:
-        peer = SimulatedPeer(self._record(worker, []), worker)
-        peer.learned_at = self._timeline.now
+        now = self._timeline.now
+        answers = PingAnswers(worker, self._front_s, now)
+        worker.before_change = answers.answer
+        peer = SimulatedPeer(self._record(worker, []), worker, answers, self._timeline.clock)
+        peer.learned_at = now
         self.directory.add(peer)
-        self._ping(peer)
+        self._tell_keys(peer)
         self._beat(peer)
 
-    def _ping(self, peer: SimulatedPeer) -> None:
-        """Takes the answer to a ping: the worker's backlog, and what has changed in its cache."""
+    def keys_changed(self, epoch: str) -> None:
+        """Has the next ping's answer tell of the keys that a worker's cache has gained and lost."""
+        peer = self.directory.get(epoch)
+        if peer is not None and not peer.keys_are_due:
+            peer.keys_are_due = True
+            self._timeline.at(peer.answers.next_at, partial(self._tell_keys, peer))
+
+    def _tell_keys(self, peer: SimulatedPeer) -> None:
         worker, now = peer.worker, self._timeline.now
+        peer.keys_are_due = False
         if not worker.alive:
             return
-        backlog, taken = worker.backlog(), worker.taken
         worker.keys.heard(GATEWAY_EPOCH, peer.kept.heard, now)
-        news = []
-        while (each := worker.keys.owed(GATEWAY_EPOCH)) is not None:
-            worker.keys.sent(GATEWAY_EPOCH, each, now)
-            news.append(each)
-
-        def arrives() -> None:
-            peer.reports(backlog, taken, self._timeline.now)
-            for each in news:
-                peer.kept.take(each)
-
-        self._timeline.after(self._front_s, arrives)
-        self._timeline.after(PING_INTERVAL_S, lambda: self._ping(peer))
+        while (news := worker.keys.owed(GATEWAY_EPOCH)) is not None:
+            worker.keys.sent(GATEWAY_EPOCH, news, now)
+            self._timeline.after(self._front_s, partial(peer.kept.take, news))
 
     def _beat(self, peer: SimulatedPeer) -> None:
         if peer.worker.alive:
             self.renew(peer)
-            self._timeline.after(HEARTBEAT_S, lambda: self._beat(peer))
+            self._timeline.after(HEARTBEAT_S, partial(self._beat, peer))
 
     def renew(self, peer: SimulatedPeer) -> None:
         """Takes the worker's record as it is now."""
-        peer.renew(self._record(peer.worker, self._links.links_of(peer.worker)), self._timeline.now)
+        worker, record, links = peer.worker, peer.record, self._links.links_of(peer.worker)
+        load, draining = worker.status.load, worker.status.draining
+        if load is not record.load or draining != record.draining or links != record.links:
+            peer.renew(structs.replace(record, load=load, draining=draining, links=links), self._timeline.now)
 
     def _record(self, worker: SimulatedWorker, links: list[KVLink]) -> WorkerRecord:
         spec, device = worker.spec, worker.device

@@ -123,6 +123,7 @@ class DeploymentSimulation:
                 front(partial(self.gateway.failed, worker.epoch, key, failure))
             case KeysChanged(kept=kept, lost=lost):
                 worker.keys.change(kept, lost)
+                self.fleet.peers.keys_changed(worker.epoch)
             case Phase():
                 pass  # only a gateway that misses tokens asks for it
             case _ if worker.role == "prefill":

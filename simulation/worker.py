@@ -1,6 +1,6 @@
 """A simulated worker: the real scheduler, block manager and role's policy, with steps that last what a device says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
 from typing import Any, Protocol
@@ -61,6 +61,8 @@ class SimulatedWorker:
         self.alive = True
         self.step_seconds = 0.0
         """Sum over all steps: how long the device was busy."""
+        self.before_change: Callable[[float], None] = _unwatched
+        """Called with the time, s, before what it tells gateways changes."""
         self._timeline = timeline
         drafts = device.drafts if role == "decode" else None
         self._drafts = drafts
@@ -101,7 +103,8 @@ class SimulatedWorker:
         self._prefill = PrefillPolicy(parts) if role == "prefill" else None
         self.policy: PrefillPolicy | DecodePolicy = self._prefill or DecodePolicy(parts)
         self._rounds: EngineRounds[Any] = EngineRounds(self.scheduler, self.policy, post)
-        self.status = EngineStatus(monotonic=timeline.clock)
+        self._told_at = timeline.now  # s, of what its status tells
+        self.status = EngineStatus(monotonic=lambda: self._told_at)
         self._received = PromptCounts()
         self._inbox: list[Any] = []
         self._round_is_due = False
@@ -116,14 +119,16 @@ class SimulatedWorker:
 
     def take(self, job: AnyJob, ticket: Ticket) -> None:
         """Takes a job from the worker's stream."""
+        self.before_change(self._timeline.now)
         self.status.posted = self.status.posted.and_prompt(len(job.prompt.token_ids))
         self.taken = ticket
         self.post(job)
 
-    def backlog(self) -> Backlog:
-        """Returns the backlog that it tells gateways now."""
+    def backlog(self, at: float) -> Backlog:
+        """Returns the backlog that it tells a gateway `at` this time, s, since which it has not changed."""
+        self._told_at = at
         backlog = self.status.backlog()
-        return backlog if self._step is None else self._step.shown(backlog, self._timeline.now)
+        return backlog if self._step is None else self._step.shown(backlog, at)
 
     def busy(self) -> bool:
         return self._step is not None or bool(self._inbox) or self.policy.busy()
@@ -138,6 +143,7 @@ class SimulatedWorker:
         if not self.alive:
             return
         now = self._timeline.now
+        self.before_change(now)
         events, self._inbox = self._inbox, []
         for event in events:
             self.policy.receive(event, now)
@@ -181,6 +187,7 @@ class SimulatedWorker:
     def _collect(self, step: RepeatedSteps) -> None:
         if not self.alive or step is not self._step or self._timeline.now < step.ends:
             return
+        self.before_change(self._timeline.now)
         self._step = None
         self.step_seconds += step.busy_s
         plan = step.plan
@@ -195,4 +202,9 @@ class SimulatedWorker:
             self._round()
 
     def _show(self) -> None:
+        self._told_at = self._timeline.now
         self.status.shows(self.policy.load(), self._received)
+
+
+def _unwatched(now: float) -> None:
+    """Hears of a worker that no gateway knows."""
