@@ -71,7 +71,8 @@ class SimulatedGateway:
         self._pauses = 0
         self._names = count(1)
         self._tickets = count(1)
-        self.outcomes: list[RequestOutcome] = []
+        self.ended: Callable[[RequestOutcome], None] = lambda outcome: None
+        """Takes each request that has ended."""
 
     def __len__(self) -> int:
         """Number of requests in progress, and of conversations in a pause."""
@@ -279,7 +280,7 @@ class SimulatedGateway:
         timings = None
         if state is State.FINISHED:
             timings = Timings(1000 * (here.first_s - here.due_s), 1000 * (now - here.due_s), len(sample.tokens))
-        self.outcomes.append(
+        self.ended(
             RequestOutcome(
                 due_s=here.due_s,
                 sent_s=here.due_s,

@@ -1,6 +1,6 @@
 """Runs a workload over a simulated deployment, and returns what its clients would see."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -59,11 +59,24 @@ class DeploymentSimulation:
         deaths: Iterable[SimulatedDeath] = (),
         scaling: SimulatedScaling | None = None,
     ) -> list[RequestOutcome]:
-        """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival.
+        """Runs until every request has ended and every worker is idle; returns the outcomes in order of arrival."""
+        outcomes = list[RequestOutcome]()
+        self.play(requests, outcomes.append, deaths, scaling)
+        return sorted(outcomes, key=lambda each: each.due_s)
 
-        `requests`, in order of their times, are read as time goes on, so that a million of them need no memory.
+    def play(
+        self,
+        requests: Iterable[TimedRequest],
+        ended: Callable[[RequestOutcome], None],
+        deaths: Iterable[SimulatedDeath] = (),
+        scaling: SimulatedScaling | None = None,
+    ) -> None:
+        """Does what `run` does, hands each outcome on when its request ends, and keeps none.
+
+        The requests come in order of their times; each is asked for when the one before it has arrived.
         """
         timeline = self.timeline
+        self.gateway.ended = ended
         self._coming, self._all_came = iter(requests), False
         self._next_arrival()
         for death in deaths:
@@ -74,7 +87,6 @@ class DeploymentSimulation:
             timeline.run(lambda: self._all_came and not len(self.gateway))
             last = timeline.now + SETTLE_S
             timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))
-        return sorted(self.gateway.outcomes, key=lambda each: each.due_s)
 
     def check_conservation(self) -> None:
         """Raises AssertionError unless all living workers are idle, and all their blocks are free or cached."""

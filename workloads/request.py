@@ -1,7 +1,7 @@
 """Requests of a workload: example chats, or prompts of token ids in which equal parts are equal prefixes."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import repeat
 
 from msgspec import Struct
@@ -84,5 +84,6 @@ class TimedRequest(Struct, frozen=True):
     request: PlannedRequest
 
 
-def timed(times: Iterator[float], requests: Iterator[PlannedRequest], count: int) -> Sequence[TimedRequest]:
-    return [TimedRequest(at, request) for _, at, request in zip(range(count), times, requests, strict=False)]
+def timed(times: Iterator[float], requests: Iterator[PlannedRequest], count: int) -> Iterator[TimedRequest]:
+    """Yields `count` requests at most."""
+    return (TimedRequest(at, request) for _, at, request in zip(range(count), times, requests, strict=False))

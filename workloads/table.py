@@ -36,6 +36,8 @@ def table(report: Report) -> Iterator[str]:
     yield f"errors    {sum(report.errors.values())}"
     for error, count in list(report.errors.items())[:SHOWN_ERRORS]:
         yield f"          {count} x {error}"
+    if report.interrupted:
+        yield "interrupted before its end: these are the requests that had ended"
     if report.late_ms.p99 > LATE_MS:
         yield (
             f"warning: 1% of the requests were sent {report.late_ms.p99:.0f} ms late or later, so part of these times "

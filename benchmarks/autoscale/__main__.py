@@ -5,7 +5,6 @@ of `baton up --autoscale` stands beside fixed thresholds and fixed deployments. 
 """
 
 import argparse
-import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,21 +16,20 @@ from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from launcher.autoscale.policy import ScalingInput
 from launcher.autoscale.rules import parse_rules
+from launcher.simulating.run import SimulatedClients
 from launcher.simulating.simulate import SimulateConfig, simulated_deployment
 from launcher.stages import StageDisplay
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation
-from workloads.report import make_report
 
 COLUMN_TITLES = "workers", "good requests", "worker-hours", "changes", "TTFT p90, s", "TPOT p90, ms"
 
 
-def measure(config: SimulateConfig, scaling: SimulatedScaling | None) -> list[str]:
+def measure(config: SimulateConfig, scaling: SimulatedScaling | None, stages: StageDisplay) -> list[str]:
     """Simulates the wave, and returns the cells of a line. Raises `ConfigError`."""
     simulation = DeploymentSimulation(simulated_deployment(config))
-    outcomes = simulation.run(config.timed_requests(random.Random(config.seed + 1)), scaling=scaling)
-    simulation.check_conservation()
-    report = make_report(outcomes, config.slo(), server="simulated", model=config.model, load={})
+    report = SimulatedClients(config, config.model, simulation, stages).run([], scaling).report
+    stages.settle()
     hours = simulation.fleet.paid_s(report.seconds) / 3600
     changes = simulation.scaling.changes if simulation.scaling is not None else 0
     times = f"{report.ttft_ms.p90 / 1000:.2f}", f"{report.tpot_ms.p90:.1f}"
@@ -81,11 +79,14 @@ def main() -> int:
                 seed=given.seed,
             )
             print(head(*COLUMN_TITLES), flush=True)
-            print(row("policy", *measure(config, config.scaling())), flush=True)
-            print(row("thresholds", *measure(config, thresholds(config))), flush=True)
+            print(row("policy", *measure(config, config.scaling(), stages)), flush=True)
+            print(row("thresholds", *measure(config, thresholds(config), stages)), flush=True)
             for pair in given.fixed.split(","):
                 prefill, decode = map(int, pair.split("+"))
-                print(row(pair, *measure(structs.replace(config, prefill=prefill, decode=decode), None)), flush=True)
+                print(
+                    row(pair, *measure(structs.replace(config, prefill=prefill, decode=decode), None, stages)),
+                    flush=True,
+                )
 
     return exit_status(work)
 

@@ -71,20 +71,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     simulation, figures, began = simulated(given), LoadFigures(slo=CHAT_SLO), time.process_time()
-    ended = simulation.gateway.outcomes
-
-    def sum_up() -> float:
-        """Adds up the outcomes so far, of which a million would be gigabytes; returns seconds since the start."""
-        for each in ended:
-            figures.add(each)
-        ended.clear()
-        return time.process_time() - began
 
     def shown(requests: Iterator[TimedRequest]) -> Iterator[TimedRequest]:
         for number, each in enumerate(requests):
             if number % REQUESTS_PER_LINE == 0 and number:
                 print(
-                    f"{number} of {given.requests} requests, {1000 * sum_up() / number:.3f} ms each, "
+                    f"{number} of {given.requests} requests, {1000 * (time.process_time() - began) / number:.3f} ms each, "
                     f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB",
                     file=sys.stderr,
                     flush=True,
@@ -92,8 +84,8 @@ def main() -> int:
             yield each
 
     workers = given.workers + given.prefill
-    simulation.run(shown(chats(given.requests, given.rate * workers, given.seed)))
-    seconds = sum_up()
+    simulation.play(shown(chats(given.requests, given.rate * workers, given.seed)), figures.add)
+    seconds = time.process_time() - began
     simulation.check_conservation()
     now = simulation.timeline.now
     busy = sum(each.step_seconds for each in simulation.fleet.workers.values()) / (now * workers)

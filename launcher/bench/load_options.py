@@ -1,7 +1,7 @@
 """Options of a load, the same for a measured and for a simulated deployment."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated
@@ -141,11 +141,11 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
                 raise ConfigError(name, value, "cannot be used with --sharegpt, whose prompts are the recorded ones")
         return RecordedChats(read_conversations(Path(self.sharegpt)), self.pause, output)
 
-    def timed_requests(self, chance: random.Random) -> Sequence[TimedRequest]:
-        """Returns the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
+    def timed_requests(self, chance: random.Random) -> Iterator[TimedRequest]:
+        """Yields the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
         most = self.requests or MAX_LOAD_REQUESTS
         if self.trace:
-            return list(islice(read_trace(Path(self.trace), self.trace_speed), most))
+            return islice(read_trace(Path(self.trace), self.trace_speed), most)
         times = takewhile(lambda at: at < self.seconds, self.arrivals().times(chance))
         return timed(times, self.workload().requests(chance), most)
 

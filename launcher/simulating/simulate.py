@@ -1,8 +1,7 @@
 """Simulates a deployment under a load (`baton simulate`), in the words of `baton bench` and with its report."""
 
-import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, structs
@@ -19,7 +18,7 @@ from contracts.kinds import (
     Quantization,
     Seconds,
 )
-from infra.cli import parse, spell
+from infra.cli import parse
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
@@ -27,9 +26,11 @@ from launcher.autoscale.rules import parse_rules
 from launcher.bench.calibration import read_calibration
 from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
-from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, SOME_FAILED, sweep, trial_seconds, write_report
+from launcher.bench.rates import BAD_INPUT, exit_status, sweep, trial_seconds, write_report
 from launcher.simulating.devices import DeviceOptions, RooflineWorkers, calibrated_device
 from launcher.simulating.features import FeatureOptions
+from launcher.simulating.run import SimulatedClients, SimulatedLoad
+from launcher.stages import StageDisplay
 from pricing.roofline.gpu_rates import GPU_RATES
 from pricing.scaling.standing import Standing
 from simulation.deployment import (
@@ -41,8 +42,7 @@ from simulation.deployment import (
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from workloads.goodput import Trial
-from workloads.outcome import RequestOutcome
-from workloads.report import Report, make_report
+from workloads.report import Report
 from workloads.table import table
 
 MAX_SIMULATED_WORKERS = 1024
@@ -168,56 +168,60 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
 
 def simulate(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit status."""
+    stages = StageDisplay(sys.stderr)
     try:
         config = parse(SimulateConfig, arguments, "baton simulate")
         config.check()
-        return _run(config, simulated_deployment(config))
+        return _run(config, simulated_deployment(config), stages)
     except BatonError as error:
+        stages.settle()
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
 
 
-def _run(config: SimulateConfig, deployment: SimulatedDeployment) -> int:
+def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageDisplay) -> int:
     workers = f"{config.prefill} prefill and {config.decode} decode" if config.prefill else f"{config.decode}"
     steps = f"costs of {config.costs}" if config.costs else f"{config.factor:g} x the roofline of {config.gpu}"
     pool = deployment.device.blocks * deployment.device.block_tokens
     gpus = f", {width} GPUs each" if (width := deployment.device.gpus) > 1 else ""
-    print(f"simulated: {workers} workers{gpus}, {pool} tokens of KV each; a step lasts {steps}")
+    print(f"simulated: {workers} workers{gpus}, {pool} tokens of KV each; a step lasts {steps}", flush=True)
     if config.find_goodput or config.sweep:
-        return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate), lambda: None)
+        return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate, stages), stages.settle)
     simulation = DeploymentSimulation(deployment)
-    report = simulated_report(config, simulation)
-    print("\n".join([*table(report), *_of_keys(config, simulation.gateway.outcomes)]))
+    load = simulated_load(config, simulation, stages)
+    report = load.report
+    stages.settle()
+    print("\n".join([*table(report), *(_of_key(name, of_key) for name, of_key in load.of_keys.items())]))
     if simulation.scaling is not None:
         hours = simulation.fleet.paid_s(report.seconds) / 3600
         print(f"workers   {hours:.3g} worker-hours, {simulation.scaling.changes} changes by --autoscale")
     write_report(config.json, report)
     write_html(config.html, "simulated", [SweptCurve("", [Trial(config.rate, report, config.share)])])
-    return SOME_FAILED if report.errors else ALL_ANSWERED
+    return exit_status([Trial(config.rate, report, config.share)])
 
 
-def _of_keys(config: SimulateConfig, outcomes: Sequence[RequestOutcome]) -> Iterator[str]:
-    """Yields a line for each API key, by the objective of the load."""
-    for name in sorted({each.sender for each in outcomes} - {""}):
-        own = [each for each in outcomes if each.sender == name]
-        found = make_report(own, config.slo(), server="simulated", model=config.model, load={})
-        refused = sum(found.errors.values())
-        times = f"TTFT p90 {found.ttft_ms.p90:.0f} ms, TPOT p90 {found.tpot_ms.p90:.1f} ms"
-        yield f"key       {name}: {found.requests} requests, {found.good_share:.0%} good, {refused} refused, {times}"
+def _of_key(name: str, found: Report) -> str:
+    """Returns the line of an API key, by the objective of the load."""
+    refused = sum(found.errors.values())
+    times = f"TTFT p90 {found.ttft_ms.p90:.0f} ms, TPOT p90 {found.tpot_ms.p90:.1f} ms"
+    return f"key       {name}: {found.requests} requests, {found.good_share:.0%} good, {refused} refused, {times}"
 
 
-def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float) -> Trial:
+def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float, stages: StageDisplay) -> Trial:
     at_rate = structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
-    return Trial(rate, simulated_report(at_rate, DeploymentSimulation(deployment)), config.share)
+    return Trial(rate, simulated_report(at_rate, DeploymentSimulation(deployment), stages), config.share)
 
 
-def simulated_report(config: SimulateConfig, simulation: DeploymentSimulation) -> Report:
-    """Runs the load. Raises `ConfigError` for a trace that cannot be read."""
-    requests = config.timed_requests(random.Random(config.seed + 1))
-    outcomes = simulation.run(requests, config.deaths(), config.scaling())
-    simulation.check_conservation()
-    load = {each.option: each.text for each in spell(config) if not each.usual}
-    return make_report(outcomes, config.slo(), server="simulated", model=config.model, load=load)
+def simulated_report(
+    config: SimulateConfig, simulation: DeploymentSimulation, stages: StageDisplay | None = None
+) -> Report:
+    """Returns the report of the load. Raises `ConfigError` for a trace that cannot be read."""
+    return simulated_load(config, simulation, stages or StageDisplay(sys.stderr)).report
+
+
+def simulated_load(config: SimulateConfig, simulation: DeploymentSimulation, stages: StageDisplay) -> SimulatedLoad:
+    """Runs the load, and shows in `stages` how far it is. Raises `ConfigError` for a trace that cannot be read."""
+    return SimulatedClients(config, config.model, simulation, stages).run(config.deaths(), config.scaling())
 
 
 def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:

@@ -33,7 +33,7 @@ def deployment(prefill: int, decode: int, repeats: int = 1) -> SimulatedDeployme
 def requests(rate: float, seconds: float, seed: int = 1, shared: int = 0) -> Sequence[TimedRequest]:
     chance = random.Random(seed)
     times = takewhile(lambda at: at < seconds, Arrivals(rate).times(chance))
-    return timed(times, Workload(Lengths(50, 1500), Lengths(5, 60), shared).requests(chance), 1 << 20)
+    return list(timed(times, Workload(Lengths(50, 1500), Lengths(5, 60), shared).requests(chance), 1 << 20))
 
 
 def report(outcomes: Sequence[RequestOutcome]) -> Report:

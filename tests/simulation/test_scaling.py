@@ -20,7 +20,7 @@ RULES = Rules({"prefill": Bounds(1, 4), "decode": Bounds(1, 4)}, SLO_OF_TESTS, u
 def wave() -> Sequence[TimedRequest]:
     chance = random.Random(5)
     times = takewhile(lambda at: at < 140.0, Arrivals(1.0, "sinusoid", 10.0, 140.0).times(chance))
-    return timed(times, Workload(Lengths(500, 1500), Lengths(10, 40)).requests(chance), 1 << 20)
+    return list(timed(times, Workload(Lengths(500, 1500), Lengths(10, 40)).requests(chance), 1 << 20))
 
 
 def by_policy(start_s: float) -> SimulatedScaling:

@@ -1,6 +1,7 @@
 """A simulated deployment answers every request once, frees all its blocks, and repeats itself."""
 
 import random
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -11,7 +12,8 @@ from simulation.simulation import DeploymentSimulation, SimulatedDeath
 from tests.simulation.device import DEVICE, deployment, report, requests
 from workloads.conversations import ConversationWorkload
 from workloads.lengths import Lengths
-from workloads.request import Workload, timed
+from workloads.outcome import RequestOutcome
+from workloads.request import TimedRequest, Workload, timed
 
 HANDS_OFF = GatewayConfig(model="simulated", handoff="always")
 
@@ -115,3 +117,24 @@ def test_conversations_go_on_behind_their_answers_and_find_the_text_before() -> 
     assert len(outcomes) == 6 and all(each.timings is not None for each in outcomes)
     assert sorted(each.prompt_tokens for each in outcomes) == [320, 320, 380, 380, 440, 440]
     assert sum(each.cached_tokens > 0 for each in outcomes) == 4
+
+
+def test_requests_are_asked_for_one_by_one_and_outcomes_are_handed_on_when_they_end() -> None:
+    """So neither the requests nor the outcomes of a day are in memory."""
+    taken: list[float] = []
+    came: list[RequestOutcome] = []
+    simulation = DeploymentSimulation(deployment(0, 1))
+
+    def asked() -> Iterator[TimedRequest]:
+        for each in requests(4.0, 10.0):
+            assert simulation.timeline.now >= max(taken[:-1], default=0.0), "all but the last have arrived"
+            taken.append(each.due_s)
+            yield each
+
+    def ended(outcome: RequestOutcome) -> None:
+        assert outcome.ended_s == simulation.timeline.now
+        came.append(outcome)
+
+    simulation.play(asked(), ended)
+    assert len(came) == len(taken) > 20
+    assert sorted(came, key=lambda each: each.due_s) == DeploymentSimulation(deployment(0, 1)).run(requests(4.0, 10.0))

@@ -35,4 +35,4 @@ def test_without_lengths_example_chats_are_sent() -> None:
 def test_a_load_ends_with_its_times_or_its_count() -> None:
     requests = Workload().requests(random.Random(1))
     assert [each.due_s for each in timed(iter([0.0, 0.5]), requests, 9)] == [0.0, 0.5]
-    assert len(timed(iter([0.0, 0.5, 0.7]), requests, 2)) == 2
+    assert len(list(timed(iter([0.0, 0.5, 0.7]), requests, 2))) == 2

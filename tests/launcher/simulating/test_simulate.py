@@ -1,19 +1,26 @@
 """`baton simulate` on a config alone: the report of `baton bench`, and refusals in one sentence."""
 
+import io
 import json
+import signal
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from infra.cli import parse
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.bench.bench import bench
 from launcher.bench.calibration import CalibratedWorker, Calibration
-from launcher.bench.rates import BAD_INPUT
-from launcher.simulating.simulate import simulate
+from launcher.bench.rates import BAD_INPUT, INTERRUPTED, exit_status
+from launcher.simulating.simulate import SimulateConfig, simulate, simulated_deployment, simulated_load
+from launcher.stages import StageDisplay
 from pricing.step_costs.steps import StepCosts
+from simulation.simulation import DeploymentSimulation
+from workloads.goodput import Trial
 from workloads.report import Report
+from workloads.table import table
 
 LLAMA_8B = {
     "model_type": "llama",
@@ -55,6 +62,25 @@ def test_measured_costs_take_the_place_of_the_roofline(model: str, tmp_path: Pat
     found = msgspec.json.decode(report.read_bytes(), type=Report)
     assert found.tpot_ms.p50 == pytest.approx(21.0, rel=0.01)
     assert found.ttft_ms.p50 == pytest.approx(20.0 + 500 * 0.1 + 30.0, rel=0.3)
+
+
+def test_ctrl_c_gives_the_report_so_far(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class InterruptingDisplay(StageDisplay):
+        def show(self, name: str, text: str, percent: int | None = None, note: str = "") -> None:
+            shown.append(f"{name} {text} {percent}% {note}")
+            if len(shown) == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    shown: list[str] = []
+    for name in ("QUIET_S", "PROGRESS_PERIOD_S"):
+        monkeypatch.setattr(f"launcher.simulating.run.{name}", 0.0)
+    config = parse(SimulateConfig, ["--model", model, *LOAD, "--seconds", "40"], "baton simulate")
+    simulation = DeploymentSimulation(simulated_deployment(config))
+    report = simulated_load(config, simulation, InterruptingDisplay(io.StringIO())).report
+    assert report.interrupted and report.requests == report.answered == 4 and report.good_share == 1.0
+    assert "4/s simulating" in shown[-1] and "4 requests ended" in shown[-1]
+    assert "interrupted" in "\n".join(table(report))
+    assert exit_status([Trial(4.0, report)]) == INTERRUPTED
 
 
 def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None:
