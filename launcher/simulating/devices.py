@@ -1,10 +1,12 @@
 """Makes simulated workers of options: on GPUs by their data sheets, or as `bench --calibrate` has measured them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, structs
 
+from checkpoints.config_fields import number
 from checkpoints.config_size import adapter_values, weight_counts
 from checkpoints.model_location import locate
 from checkpoints.model_size import ModelSize, model_size
@@ -20,13 +22,16 @@ from launcher.planning.plan import model_shape
 from launcher.simulating.features import FeatureOptions
 from pricing.planning.devices import DEVICES
 from pricing.roofline.adapters import ADAPTER_VALUE_BYTES, adapter_seconds
-from pricing.roofline.capacity import Capacity
+from pricing.roofline.capacity import Capacity, SumCosts
 from pricing.roofline.gpu_step_time import ModelShape
 from pricing.step_costs.steps import StepWork
 from simulation.adapters import SimulatedAdapters
 from simulation.deployment import STEP_TARGET_S, SimulatedDevice
 from simulation.drafts import SimulatedDrafts
 from simulation.roofline import STEP_TOKENS, roofline_device
+
+MEDUSA_HEADS = 5
+"""Heads of a simulated model, as its authors trained them (Cai et al., 2024)."""
 
 
 class DeviceOptions(Struct, frozen=True, kw_only=True):
@@ -49,6 +54,9 @@ class SimulatedModel(NamedTuple):
     size: ModelSize
     shape: ModelShape
     head_weights: float  # from hidden state to logits
+    layer_weights: float  # of a layer, those that each token is multiplied by
+    weight_bytes: float  # of a layer's weight
+    hidden: float  # values of a token's state
     adapter_values: float  # of an adapter of rank 1; 0: not known
 
 
@@ -58,8 +66,16 @@ def read_model(model: str, option: str, quantization: Quantization, kv_dtype: KV
     if not (Path(directory) / "config.json").is_file():
         raise ConfigError(option, model, "has no config.json, which says how large the model is")
     size, config = model_size(directory, "auto", quantization), text_config(directory)
-    shape = model_shape(size, quantization, kv_dtype)
-    return SimulatedModel(size, shape, weight_counts(config).table, adapter_values(config))
+    counts, layers = weight_counts(config), max(1, size.attention.layers)
+    return SimulatedModel(
+        size=size,
+        shape=model_shape(size, quantization, kv_dtype),
+        head_weights=counts.table,
+        layer_weights=counts.met / layers,
+        weight_bytes=max(0.5, (size.weights_bytes - 2 * counts.table) / counts.stored) if counts.stored else 2.0,
+        hidden=number(config, "hidden_size"),
+        adapter_values=adapter_values(config),
+    )
 
 
 class RooflineWorkers:
@@ -96,11 +112,30 @@ class RooflineWorkers:
 
         device = structs.replace(
             device,
+            seconds=self._with_eagle_store(device.seconds, copy),
+            token_bytes=device.token_bytes + (round(self._eagle_layer().token_bytes) if self._stores else 0),
             step_target_s=options.step_s or STEP_TARGET_S,
             drafts=self._drafts(copy) if role == "decode" else None,
             adapters=SimulatedAdapters(tuple(self._ranks), adapted),
         )
         return _with_host_tier(device, features, DEVICES[gpu].links.host * copy.gpus)
+
+    @property
+    def _stores(self) -> bool:
+        """Whether workers of both roles store KV of an EAGLE head beside the model's, which handoffs carry, too."""
+        return self._features.speculation == "eagle"
+
+    def _with_eagle_store(self, seconds: Callable[[StepWork], float], copy: Capacity) -> Callable[[StepWork], float]:
+        """Returns the seconds of steps in which the head's layer computes the KV of prompts, too."""
+        if not self._stores:
+            return seconds
+        layer = structs.replace(copy, model=self._eagle_layer(), sums=SumCosts())
+
+        def with_store(work: StepWork) -> float:
+            stored = self._options.factor * layer.seconds(structs.replace(work, rows=0)) if work.prompt_tokens else 0.0
+            return seconds(work) + stored
+
+        return with_store
 
     def _width(self, role: Role, gpu: str) -> int:
         features, size, most = self._features, self._model.size, DEVICES[gpu].links.host_devices
@@ -114,21 +149,31 @@ class RooflineWorkers:
         return width
 
     def _draft_shape(self) -> ModelShape | None:
-        """Returns the model of which each pass makes a draft token: another one, or a layer and the head of EAGLE."""
+        """Returns what a pass for draft tokens computes: another model, EAGLE's layer and head, or Medusa's heads."""
         kind, model, options = self._features.speculation, self._model, self._options
+        if kind == "medusa":
+            # Each head has a block of hidden x hidden and output weights, and nothing of attention.
+            return self._part(MEDUSA_HEADS * (model.hidden**2 + model.head_weights), 0)
         if kind == "draft":
             draft = self._features.draft_model
             return read_model(draft, "--draft-model", options.quantization, options.kv_dtype).shape
         if kind != "eagle":
             return None
-        layers, shape = max(1, model.size.attention.layers), model.shape
-        weights = (shape.parameters - model.head_weights) / layers + model.head_weights
+        return self._part(self._eagle_layer().parameters + model.head_weights, 1)
+
+    def _eagle_layer(self) -> ModelShape:
+        """Returns the layer of an EAGLE head, which reads a token's embedding and the state before it."""
+        return self._part(self._model.layer_weights + 2 * self._model.hidden**2, 1)
+
+    def _part(self, weights: float, layers: int) -> ModelShape:
+        """Returns a shape with this number of weights, and attention and KV of some of the model's layers."""
+        shape, share = self._model.shape, layers / max(1, self._model.size.attention.layers)
         return structs.replace(
             shape,
             parameters=weights,
-            weights_bytes=shape.weights_bytes * weights / shape.parameters,
-            token_bytes=shape.token_bytes / layers,
-            pair_width=shape.pair_width / layers,
+            weights_bytes=weights * self._model.weight_bytes,
+            token_bytes=shape.token_bytes * share,
+            pair_width=shape.pair_width * share,
         )
 
     def _drafts(self, copy: Capacity) -> SimulatedDrafts | None:
@@ -148,12 +193,13 @@ class RooflineWorkers:
             most=features.draft_tokens,
             acceptance=features.acceptance_rate,
             pass_seconds=pass_seconds,
-            stores=features.speculation == "eagle",
+            stores=self._stores,
+            heads=MEDUSA_HEADS if features.speculation == "medusa" else 0,
         )
 
     def _pool(self, copy: Capacity, role: Role) -> Capacity:
         """Returns the copy with what takes memory beside its weights: drafts' weights and KV, and adapters."""
-        shape, draft = copy.model, self._draft if role == "decode" else None
+        shape, draft = copy.model, self._draft if role == "decode" or self._stores else None
         kept = self._features.max_loras * self._model.adapter_values * max(self._ranks.values(), default=0)
         weights = shape.weights_bytes + kept * ADAPTER_VALUE_BYTES
         token = shape.token_bytes

@@ -123,8 +123,8 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
 
     def _check_speculation(self) -> None:
         kind = self.speculation
-        if kind in ("medusa", "auto"):
-            raise ConfigError("--speculation", kind, "is not simulated: say ngram, draft or eagle")
+        if kind == "auto":
+            raise ConfigError("--speculation", kind, "is not simulated: say ngram, draft, medusa or eagle")
         if self.draft_model and kind != "draft":
             raise ConfigError("--draft-model", self.draft_model, f"--speculation {kind} does not read it; draft does")
         if kind == "draft" and not self.draft_model:

@@ -54,6 +54,19 @@ def test_a_step_yields_what_the_acceptance_rate_says(acceptance: float) -> None:
     assert 0.9 * expected < sum(plain) / sum(drafted) < 1.03 * expected
 
 
+@pytest.mark.parametrize("most", [1, 5, 16])
+def test_a_tree_yields_what_its_chances_say(most: int) -> None:
+    """The tokens of a step are 1 and the chance of each choice: that of its path from the text (Cai et al., 2024)."""
+    drafts = SimulatedDrafts(most=most, acceptance=0.65, pass_seconds=lambda work: 0.0, heads=4)
+    tree, reached = drafts.tree(), list[float]()
+    for chance, parent in zip(drafts.chances(), tree.parents, strict=True):
+        reached.append(chance * (reached[parent] if parent >= 0 else 1.0))
+    assert reached == sorted(reached, reverse=True) and (most == 1 or tree.parents_of(most)), "a tree, likeliest first"
+    coming = texts(12.0, range(8), 100, 401)
+    plain, drafted = (list(tpots(run(one_worker(drafts=each), coming))) for each in (None, drafts))
+    assert 0.93 * (1 + sum(reached)) < sum(plain) / sum(drafted) < 1.03 * (1 + sum(reached))
+
+
 @pytest.mark.parametrize(("pass_s", "least", "most"), [(0.0002, 1.9, 2.8), (0.05, 0.85, 1.0)])
 def test_the_controller_drafts_only_where_it_pays(pass_s: float, least: float, most: float) -> None:
     drafts = SimulatedDrafts(most=4, acceptance=0.7, pass_seconds=lambda work: pass_s, stores=True)

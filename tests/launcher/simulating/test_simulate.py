@@ -4,6 +4,7 @@ import io
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,13 +17,13 @@ from launcher.bench.calibration import CalibratedWorker, Calibration
 from launcher.bench.rates import BAD_INPUT, INTERRUPTED, exit_status
 from launcher.simulating.simulate import SimulateConfig, simulate, simulated_deployment, simulated_load
 from launcher.stages import StageDisplay
-from pricing.step_costs.steps import StepCosts
+from pricing.step_costs.steps import StepCosts, StepWork
 from simulation.simulation import DeploymentSimulation
 from workloads.goodput import Trial
 from workloads.report import Report
 from workloads.table import table
 
-LLAMA_8B = {
+LLAMA_8B: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 4096,
     "intermediate_size": 14336,
@@ -101,7 +102,7 @@ def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None
         ([*LOAD, "--sweep", "1,2", "--find-goodput"], "--sweep"),
         ([*LOAD, "--tensor-parallel", "3"], "--tensor-parallel"),
         ([*LOAD, "--prefill", "0", "--prefill-tp", "2"], "--prefill-tp"),
-        ([*LOAD, "--speculation", "medusa"], "--speculation"),
+        ([*LOAD, "--speculation", "auto"], "--speculation"),
         ([*LOAD, "--speculation", "draft"], "--draft-model"),
         ([*LOAD, "--lora", "sql=./sql"], "--lora"),
         ([*LOAD, *(f"--lora=a{number}=8" for number in range(3)), "--max-loras", "2"], "--max-loras"),
@@ -115,6 +116,29 @@ def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None
 def test_bad_input_is_named(model: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(["--model", model, *words]) == BAD_INPUT
     assert told in capsys.readouterr().err
+
+
+def test_drafting_heads_take_memory_kv_and_seconds_of_prompts(model: str) -> None:
+    """EAGLE's layer stores KV on prefill workers, too; Medusa's heads are weights of decode workers alone."""
+    made = {
+        kind: simulated_deployment(parse(SimulateConfig, ["--model", model, "--speculation", kind], "baton simulate"))
+        for kind in ("none", "eagle", "medusa")
+    }
+    plain, eagle, medusa = (each.device_of("prefill") for each in made.values())
+    assert eagle.token_bytes == plain.token_bytes + plain.token_bytes // LLAMA_8B["num_hidden_layers"]
+    prompt, decodes = StepWork(prompt_tokens=4096, pairs=4096 * 2048), StepWork(sequences=8, context=8000)
+    layer = 4096 * 4096 * (2 + 2 + 0.5) + 3 * 4096 * 14336
+    products_s = 2 * (layer * 4096 + 2 * 4096 * prompt.pairs) / (989e12 * 0.6)
+    assert eagle.seconds(prompt) - plain.seconds(prompt) == pytest.approx(products_s, rel=0.01)
+    assert eagle.seconds(decodes) == plain.seconds(decodes)
+    assert (medusa.blocks, medusa.token_bytes, medusa.seconds(prompt)) == (
+        plain.blocks,
+        plain.token_bytes,
+        plain.seconds(prompt),
+    )
+    lost = (made["none"].device.blocks - made["medusa"].device.blocks) * plain.block_tokens * plain.token_bytes
+    assert lost == pytest.approx(2 * 5 * (4096**2 + 4096 * 128256), rel=0.01)
+    assert made["medusa"].device.drafts is not None and made["medusa"].device.drafts.tree().parents_of(16)
 
 
 @pytest.mark.parametrize("words", [["--tensor-parallel", "2"], ["--lora", "a=8"], ["--speculation", "eagle"]])
