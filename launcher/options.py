@@ -134,6 +134,17 @@ class DeploymentOptions(WorkersOptions, frozen=True, kw_only=True):
     unknown_fields: UnknownFieldsRule = "refuse"
 
 
+ScalingBounds = Annotated[
+    str,
+    Meta(
+        extra={"metavar": "BOUNDS"},
+        description="on Ray or simulated: bounds of the numbers of workers, such as prefill=1:4,decode=1:8, within "
+        "which they follow the load; and perhaps up=30s,down=300s, seconds after a change before one is added or "
+        "removed; empty: the numbers stay",
+    ),
+]
+
+
 class RayPlace(Struct, frozen=True, kw_only=True):
     """Place of a deployment on a Ray cluster."""
 
@@ -174,15 +185,7 @@ class RayOptions(RayPlace, frozen=True, kw_only=True):
             description="directory on that node for Redis's append-only files; empty: one that goes with the deployment"
         ),
     ] = ""
-    autoscale: Annotated[
-        str,
-        Meta(
-            extra={"metavar": "BOUNDS"},
-            description="on Ray: bounds of the numbers of workers, such as prefill=1:4,decode=1:8, within which they "
-            "follow the load; and perhaps up=30s,down=300s, seconds after a change before one is added or removed; "
-            "empty: the numbers stay",
-        ),
-    ] = ""
+    autoscale: ScalingBounds = ""
 
 
 Where = Annotated[

@@ -16,6 +16,7 @@ from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from launcher.autoscale.policy import ScalingInput
 from launcher.autoscale.rules import parse_rules
+from launcher.simulating.features import FeatureOptions
 from launcher.simulating.run import SimulatedClients
 from launcher.simulating.simulate import SimulateConfig, simulated_deployment
 from launcher.stages import StageDisplay
@@ -62,7 +63,7 @@ def main() -> int:
             config = SimulateConfig(
                 model=model,
                 gpu=given.gpu,
-                kv_dtype="fp8",
+                features=FeatureOptions(kv_dtype="fp8"),
                 rate=1.0,
                 peak=given.peak,
                 profile="sinusoid",

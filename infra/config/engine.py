@@ -29,7 +29,107 @@ WIDTHS = (1, 2, 4, 8)
 """Numbers of ranks among which a model can be divided."""
 
 
-class EngineOptions(Struct, frozen=True, kw_only=True):
+class WidthOptions(Struct, frozen=True, kw_only=True):
+    """Ranks of a worker, real or simulated."""
+
+    tensor_parallel: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=8,
+            description="processes among which a worker divides the model, on GPUs each with its own: 1, 2, 4 or 8; "
+            "0: as many as hold the weights and one request of full length on GPUs, and 1 on a CPU",
+        ),
+    ] = 0
+    prefill_tp: Annotated[
+        int, Meta(ge=0, le=8, description="--tensor-parallel of prefill workers, if it is another; 0: the same")
+    ] = 0
+    decode_tp: Annotated[
+        int, Meta(ge=0, le=8, description="--tensor-parallel of decode workers, if it is another; 0: the same")
+    ] = 0
+
+    def asked_width(self, role: Literal["prefill", "decode"]) -> int:
+        """Returns the ranks that a worker of this role should have; 0: as many as hold the weights and a request."""
+        return (self.prefill_tp if role == "prefill" else self.decode_tp) or self.tensor_parallel
+
+
+class MemoryOptions(WidthOptions, frozen=True, kw_only=True):
+    """Memory of a worker, real or simulated."""
+
+    quantization: Annotated[
+        Quantization,
+        Meta(
+            description="quantization of linear layers' weights: none (the checkpoint's format), int8 or fp8 (8 bits "
+            "per weight), int4 (4.5 bits, the head in int8). Weights that are quantized in the checkpoint "
+            "stay unchanged"
+        ),
+    ] = "none"
+    kv_dtype: Annotated[
+        KVDtype,
+        Meta(
+            description="number format of the KV cache: auto (as --dtype), or fp8 or int8 with a scale per token and "
+            "vector (lossy, holds about twice as many tokens as bf16)"
+        ),
+    ] = "auto"
+    host_kv_memory: Annotated[
+        Bytes, Meta(description="host memory for a worker's evicted or preempted KV blocks, such as 2GiB; 0: none")
+    ] = 0
+    max_loras: Annotated[int, Meta(ge=1, le=1024, description="maximum number of adapters loaded at once")] = 8
+
+
+class DraftOptions(MemoryOptions, frozen=True, kw_only=True):
+    """Draft tokens."""
+
+    speculation: Annotated[
+        Speculation,
+        Meta(
+            description="source of draft tokens, several of which a decode step verifies at once without changing the "
+            "output's distribution: none, ngram (repetitions of the text), draft, medusa, eagle, or auto "
+            "(the configured model or heads, else ngram)"
+        ),
+    ] = "none"
+    speculative_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=16,
+            description="maximum number of draft tokens per sequence and step; 0: a default for the kind of "
+            "--speculation",
+        ),
+    ] = 0
+    draft_model: Annotated[
+        ModelSource,
+        Meta(description="smaller model with the same vocabulary that makes draft tokens: a directory or a hub id"),
+    ] = ""
+
+
+class WorkerDraftOptions(DraftOptions, frozen=True, kw_only=True):
+    """Draft tokens."""
+
+    speculative_answers: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="tokens of each tenant's earlier answers that ngram drafts may use, too; 0: none",
+        ),
+    ] = 0
+    acceptance: Annotated[
+        Acceptance,
+        Meta(
+            description="acceptance of Medusa heads' draft tokens: exact (keeps the model's distribution), or typical "
+            "(accepts likely tokens, which changes the distribution)"
+        ),
+    ] = "exact"
+    medusa: Annotated[
+        DirectoryPath, Meta(description="directory of the model's Medusa heads, which make draft tokens")
+    ] = ""
+    eagle: Annotated[
+        DirectoryPath, Meta(description="directory of the model's EAGLE head, which makes draft tokens")
+    ] = ""
+
+
+class EngineOptions(WorkerDraftOptions, frozen=True, kw_only=True):
     """Computation of the model, and memory of its KV blocks."""
 
     dtype: Annotated[
@@ -70,27 +170,12 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "sums; ranks on a CPU always do"
         ),
     ] = False
-    quantization: Annotated[
-        Quantization,
-        Meta(
-            description="quantization of linear layers' weights: none (the checkpoint's format), int8 or fp8 (8 bits "
-            "per weight), int4 (4.5 bits, the head in int8). Weights that are quantized in the checkpoint "
-            "stay unchanged"
-        ),
-    ] = "none"
     activations: Annotated[
         Activations,
         Meta(
             description="on a GPU, number format of activations that are multiplied with 8-bit weights, for more than "
             "128 tokens at once: 16bit (unchanged), 8bit (int8 or fp8 like the weights, with a scale per "
             "token: faster, lossy), auto (8bit if the checkpoint was made for it)"
-        ),
-    ] = "auto"
-    kv_dtype: Annotated[
-        KVDtype,
-        Meta(
-            description="number format of the KV cache: auto (as --dtype), or fp8 or int8 with a scale per token and "
-            "vector (lossy, holds about twice as many tokens as bf16)"
         ),
     ] = "auto"
     logprobs_mode: Annotated[
@@ -100,21 +185,6 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "penalties, biases, temperature and filters)"
         ),
     ] = "raw_logprobs"
-    tensor_parallel: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=8,
-            description="processes among which a worker divides the model, on GPUs each with its own: 1, 2, 4 or 8; "
-            "0: as many as hold the weights and one request of full length on GPUs, and 1 on a CPU",
-        ),
-    ] = 0
-    prefill_tp: Annotated[
-        int, Meta(ge=0, le=8, description="--tensor-parallel of prefill workers, if it is another; 0: the same")
-    ] = 0
-    decode_tp: Annotated[
-        int, Meta(ge=0, le=8, description="--tensor-parallel of decode workers, if it is another; 0: the same")
-    ] = 0
     pooling: Annotated[
         PoolingOption,
         Meta(
@@ -138,9 +208,6 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     kv_memory: Annotated[
         Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")
     ] = 0
-    host_kv_memory: Annotated[
-        Bytes, Meta(description="host memory for a worker's evicted or preempted KV blocks, such as 2GiB; 0: none")
-    ] = 0
     host_kv_directory: Annotated[
         DirectoryPath,
         Meta(description="directory for the blocks of --host-kv-memory, in an unnamed file; empty: in memory"),
@@ -158,48 +225,6 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "below the wanted time per token",
         ),
     ] = 50.0
-    speculation: Annotated[
-        Speculation,
-        Meta(
-            description="source of draft tokens, several of which a decode step verifies at once without changing the "
-            "output's distribution: none, ngram (repetitions of the text), draft, medusa, eagle, or auto "
-            "(the configured model or heads, else ngram)"
-        ),
-    ] = "none"
-    speculative_tokens: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=16,
-            description="maximum number of draft tokens per sequence and step; 0: a default for the kind of "
-            "--speculation",
-        ),
-    ] = 0
-    speculative_answers: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1 << 20,
-            description="tokens of each tenant's earlier answers that ngram drafts may use, too; 0: none",
-        ),
-    ] = 0
-    acceptance: Annotated[
-        Acceptance,
-        Meta(
-            description="acceptance of Medusa heads' draft tokens: exact (keeps the model's distribution), or typical "
-            "(accepts likely tokens, which changes the distribution)"
-        ),
-    ] = "exact"
-    draft_model: Annotated[
-        ModelSource,
-        Meta(description="smaller model with the same vocabulary that makes draft tokens: a directory or a hub id"),
-    ] = ""
-    medusa: Annotated[
-        DirectoryPath, Meta(description="directory of the model's Medusa heads, which make draft tokens")
-    ] = ""
-    eagle: Annotated[
-        DirectoryPath, Meta(description="directory of the model's EAGLE head, which makes draft tokens")
-    ] = ""
     lora: Annotated[
         tuple[str, ...],
         Meta(
@@ -207,7 +232,6 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             description="adapter served beside the model: name=DIR, DIR in PEFT's format; may be repeated",
         ),
     ] = ()
-    max_loras: Annotated[int, Meta(ge=1, le=1024, description="maximum number of adapters loaded at once")] = 8
     max_lora_rank: Annotated[int, Meta(ge=1, le=1024, description="largest rank of an adapter")] = 64
     lora_root: LoRARoot = ""
     allow_lora_loading: AllowLoRALoading = False
@@ -218,7 +242,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     def width(self, role: Literal["prefill", "decode"]) -> int:
         """Returns the number of ranks of a worker of this role."""
-        return (self.prefill_tp if role == "prefill" else self.decode_tp) or self.tensor_parallel or 1
+        return self.asked_width(role) or 1
 
 
 class EngineConfig(EngineOptions, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from checkpoints.model_location import locate
 from checkpoints.model_size import ModelSize, model_size
 from checkpoints.weight_sizes import text_config
 from contracts.errors import ConfigError
-from contracts.kinds import KVDtype, Quantization
+from infra.config.engine import MemoryOptions
 from infra.redis.records import Role
 from infra.sizes import format_bytes
 from launcher.bench.calibration import Calibration
@@ -38,8 +38,6 @@ class DeviceOptions(Struct, frozen=True, kw_only=True):
     """What all workers of a simulated deployment share; 0: the default."""
 
     model: str
-    quantization: Quantization
-    kv_dtype: KVDtype
     factor: float
     kv_tokens: int
     block_tokens: int
@@ -60,16 +58,16 @@ class SimulatedModel(NamedTuple):
     adapter_values: float  # of an adapter of rank 1; 0: not known
 
 
-def read_model(model: str, option: str, quantization: Quantization, kv_dtype: KVDtype) -> SimulatedModel:
+def read_model(model: str, option: str, formats: MemoryOptions) -> SimulatedModel:
     """Raises `ConfigError` for a model without a config."""
     directory = locate(model, patterns=("*.json",), weights=False)
     if not (Path(directory) / "config.json").is_file():
         raise ConfigError(option, model, "has no config.json, which says how large the model is")
-    size, config = model_size(directory, "auto", quantization), text_config(directory)
+    size, config = model_size(directory, "auto", formats.quantization), text_config(directory)
     counts, layers = weight_counts(config), max(1, size.attention.layers)
     return SimulatedModel(
         size=size,
-        shape=model_shape(size, quantization, kv_dtype),
+        shape=model_shape(size, formats.quantization, formats.kv_dtype),
         head_weights=counts.table,
         layer_weights=counts.met / layers,
         weight_bytes=max(0.5, (size.weights_bytes - 2 * counts.table) / counts.stored) if counts.stored else 2.0,
@@ -85,7 +83,7 @@ class RooflineWorkers:
         """Raises `ConfigError` for a model or a draft model that cannot be read."""
         self._options = options
         self._features = options.features
-        self._model = read_model(options.model, "--model", options.quantization, options.kv_dtype)
+        self._model = read_model(options.model, "--model", options.features)
         self._draft = self._draft_shape()
         self._ranks = self._features.adapter_ranks()
         if self._ranks and not self._model.adapter_values:
@@ -123,7 +121,7 @@ class RooflineWorkers:
     @property
     def _stores(self) -> bool:
         """Whether workers of both roles store KV of an EAGLE head beside the model's, which handoffs carry, too."""
-        return self._features.speculation == "eagle"
+        return self._features.proposing == "eagle"
 
     def _with_eagle_store(self, seconds: Callable[[StepWork], float], copy: Capacity) -> Callable[[StepWork], float]:
         """Returns the seconds of steps in which the head's layer computes the KV of prompts, too."""
@@ -139,7 +137,7 @@ class RooflineWorkers:
 
     def _width(self, role: Role, gpu: str) -> int:
         features, size, most = self._features, self._model.size, DEVICES[gpu].links.host_devices
-        width = (features.prefill_tp if role == "prefill" else features.decode_tp) or features.tensor_parallel
+        width = features.asked_width(role)
         if not width:
             return least_width(size, DEVICES[gpu].rates, size.max_tokens, most)
         if not size.attention.divides_among(width):
@@ -150,13 +148,13 @@ class RooflineWorkers:
 
     def _draft_shape(self) -> ModelShape | None:
         """Returns what a pass for draft tokens computes: another model, EAGLE's layer and head, or Medusa's heads."""
-        kind, model, options = self._features.speculation, self._model, self._options
+        kind, model, options = self._features.proposing, self._model, self._options
         if kind == "medusa":
             # Each head has a block of hidden x hidden and output weights, and nothing of attention.
             return self._part(MEDUSA_HEADS * (model.hidden**2 + model.head_weights), 0)
         if kind == "draft":
             draft = self._features.draft_model
-            return read_model(draft, "--draft-model", options.quantization, options.kv_dtype).shape
+            return read_model(draft, "--draft-model", options.features).shape
         if kind != "eagle":
             return None
         return self._part(self._eagle_layer().parameters + model.head_weights, 1)
@@ -178,12 +176,12 @@ class RooflineWorkers:
 
     def _drafts(self, copy: Capacity) -> SimulatedDrafts | None:
         features, draft = self._features, self._draft
-        if features.speculation == "none":
+        if features.proposing == "none":
             return None
         pass_seconds = None
         if draft is not None:
             # A draft model is rank 0's alone; EAGLE's layer is divided as the model is.
-            whole = features.speculation == "draft"
+            whole = features.proposing == "draft"
             of_draft = Capacity(draft, copy.gpu, copy.usable_share, 1 if whole else copy.gpus)
 
             def pass_seconds(work: StepWork) -> float:
@@ -194,7 +192,7 @@ class RooflineWorkers:
             acceptance=features.acceptance_rate,
             pass_seconds=pass_seconds,
             stores=self._stores,
-            heads=MEDUSA_HEADS if features.speculation == "medusa" else 0,
+            heads=MEDUSA_HEADS if features.proposing == "medusa" else 0,
         )
 
     def _pool(self, copy: Capacity, role: Role) -> Capacity:
@@ -223,7 +221,7 @@ def calibrated_device(options: DeviceOptions, calibration: Calibration, role: Ro
         step_target_s=options.step_s or worker.costs.target or STEP_TARGET_S,
     ).with_pool(options.kv_tokens or worker.kv_tokens, options.block_tokens)
     drafts = None
-    if role == "decode" and features.speculation == "ngram":
+    if role == "decode" and features.proposing == "ngram":
         drafts = SimulatedDrafts(most=features.draft_tokens, acceptance=features.acceptance_rate)
     return _with_host_tier(structs.replace(device, drafts=drafts), features, 0.0)
 

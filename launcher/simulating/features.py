@@ -4,36 +4,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from contracts.adapters import check_name
 from contracts.errors import AdapterError, ConfigError
-from contracts.kinds import APIKeys, Bytes, ModelSource, Positive, Slo, Speculation
+from contracts.kinds import APIKeys, Slo
 from contracts.slo import Objective, parse_objective
-from infra.config.engine import WIDTHS
-from infra.config.speculation import MAX_DRAFT_TOKENS
+from infra.config.engine import WIDTHS, DraftOptions
+from infra.config.speculation import MAX_DRAFT_TOKENS, Proposing
 from infra.keys.key_file import read_keys
 from simulation.senders import KeyTraffic
 
 MAX_ADAPTER_RANK = 1024
 
 
-class FeatureOptions(Struct, frozen=True, kw_only=True):
-    """Features of a simulated deployment, in the words of `up`."""
+class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
+    """Features of a simulated deployment that `up` reads from files or measures, and who sends requests."""
 
-    tensor_parallel: Annotated[
-        int,
-        Meta(ge=0, le=8, description="GPUs of each worker: 1, 2, 4 or 8; 0: as many as hold the weights and a request"),
-    ] = 1
-    prefill_tp: Annotated[
-        int, Meta(ge=0, le=8, description="--tensor-parallel of prefill workers, if it is another; 0: the same")
-    ] = 0
-    decode_tp: Annotated[
-        int, Meta(ge=0, le=8, description="--tensor-parallel of decode workers, if it is another; 0: the same")
-    ] = 0
-    host_kv_memory: Annotated[
-        Bytes, Meta(description="host memory for a worker's evicted or preempted KV blocks, such as 64GiB; 0: none")
-    ] = 0
     host_gb_per_s: Annotated[
         float,
         Meta(
@@ -42,23 +29,14 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
             description="GB/s between a worker's GPUs and host memory; 0: that of the GPU's data sheet",
         ),
     ] = 0.0
-    speculation: Annotated[
-        Speculation,
-        Meta(description="draft tokens of decode workers: none, ngram (from texts, at no cost), draft or eagle"),
-    ] = "none"
-    speculative_tokens: Annotated[
-        int, Meta(ge=0, le=16, description="draft tokens per sequence and step, at most; 0: as up has it")
-    ] = 0
-    draft_model: Annotated[
-        ModelSource, Meta(description="model of --speculation draft: a directory with config.json, or a hub id")
-    ] = ""
     acceptance_rate: Annotated[
         float,
         Meta(
             extra={"metavar": "SHARE"},
             ge=0,
             le=1,
-            description="chance that a draft token is accepted if all before it were",
+            description="chance that a draft token is accepted if all before it were; of medusa, the first head's "
+            "likeliest token's",
         ),
     ] = 0.7
     lora: Annotated[
@@ -68,19 +46,13 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
             description="adapter of this rank, in all linear layers; may be repeated: each request uses one of them",
         ),
     ] = ()
-    max_loras: Annotated[Positive, Meta(le=1024, description="adapters that memory is kept for")] = 8
-    api_keys: Annotated[
-        APIKeys,
-        Meta(
-            description="file of API keys, made by `baton key`; may be repeated. Requests come with these keys, whose "
-            "weights, limits and objectives hold"
-        ),
-    ] = ()
+    api_keys: APIKeys = ()
     key_shares: Annotated[
         str,
         Meta(
             extra={"metavar": "NAME=N,…"},
-            description="how often requests come with which key, such as flood=9,quiet=1; empty: with each as often",
+            description="how often requests come with which key of --api-keys, such as flood=9,quiet=1; empty: with "
+            "each as often",
         ),
     ] = ""
     slo: Slo = ""
@@ -99,11 +71,11 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
         if self.host_kv_memory and not self.host_gb_per_s:
             raise ConfigError("--host-kv-memory", self.host_kv_memory, "with --costs it needs --host-gb-per-s")
         known_by_roofline = {
-            "--tensor-parallel": self.tensor_parallel != 1 and self.tensor_parallel,
+            "--tensor-parallel": self.tensor_parallel,
             "--prefill-tp": self.prefill_tp,
             "--decode-tp": self.decode_tp,
             "--lora": ",".join(self.lora),
-            "--speculation": self.speculation not in ("none", "ngram") and self.speculation,
+            "--speculation": self.proposing not in ("none", "ngram") and self.speculation,
         }
         for option, value in known_by_roofline.items():
             if value:
@@ -122,9 +94,7 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("--prefill-tp", self.prefill_tp, "there are no prefill workers: --prefill is 0")
 
     def _check_speculation(self) -> None:
-        kind = self.speculation
-        if kind == "auto":
-            raise ConfigError("--speculation", kind, "is not simulated: say ngram, draft, medusa or eagle")
+        kind = self.proposing
         if self.draft_model and kind != "draft":
             raise ConfigError("--draft-model", self.draft_model, f"--speculation {kind} does not read it; draft does")
         if kind == "draft" and not self.draft_model:
@@ -133,12 +103,16 @@ class FeatureOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("--speculative-tokens", self.speculative_tokens, "with --speculation none nobody drafts")
 
     @property
+    def proposing(self) -> Proposing:
+        """Who makes draft tokens; with `auto` the draft model, if one is given, as the worker has it."""
+        if self.speculation != "auto":
+            return self.speculation
+        return "draft" if self.draft_model else "ngram"
+
+    @property
     def draft_tokens(self) -> int:
         """Draft tokens of a sequence in a step, at most; 0 without speculation."""
-        kind = self.speculation
-        if kind == "auto":
-            return 0  # `check` refuses it
-        return self.speculative_tokens or MAX_DRAFT_TOKENS[kind]
+        return self.speculative_tokens or MAX_DRAFT_TOKENS[self.proposing]
 
     def adapter_ranks(self) -> dict[str, int]:
         """Returns the rank of each adapter, by name. Raises `ConfigError`."""

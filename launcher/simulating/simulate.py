@@ -10,12 +10,10 @@ from contracts.errors import BatonError, ConfigError
 from contracts.kinds import (
     Count,
     FilePath,
-    KVDtype,
     Milliseconds,
     ModelConfigSource,
     Name,
     Positive,
-    Quantization,
     Seconds,
 )
 from infra.cli import parse
@@ -27,6 +25,7 @@ from launcher.bench.calibration import read_calibration
 from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
 from launcher.bench.rates import BAD_INPUT, exit_status, sweep, trial_seconds, write_report
+from launcher.options import ScalingBounds
 from launcher.simulating.devices import DeviceOptions, RooflineWorkers, calibrated_device
 from launcher.simulating.features import FeatureOptions
 from launcher.simulating.run import SimulatedClients, SimulatedLoad
@@ -93,8 +92,6 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     ] = 1
     decode: Annotated[Positive, Meta(le=MAX_SIMULATED_WORKERS, description="decode workers")] = 1
     features: FeatureOptions = FeatureOptions()
-    quantization: Annotated[Quantization, Meta(description="weights: none, int8, int4 or fp8")] = "none"
-    kv_dtype: Annotated[KVDtype, Meta(description="KV: auto (16 bits), fp8 or int8")] = "auto"
     link_gb_per_s: Annotated[
         float, Meta(extra={"metavar": "GB/S"}, gt=0, description="GB/s of KV between two workers")
     ] = 10.0
@@ -105,14 +102,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         Positive,
         Meta(description="decode steps of an unchanged batch that are one event, at most; 1: exact, and slower"),
     ] = 16
-    autoscale: Annotated[
-        str,
-        Meta(
-            extra={"metavar": "BOUNDS"},
-            description="bounds of the numbers of workers, as on Ray: prefill=1:4,decode=1:8,up=30s,down=300s; "
-            "they begin at --prefill and --decode; empty: the numbers stay",
-        ),
-    ] = ""
+    autoscale: ScalingBounds = ""  # they begin at --prefill and --decode
     start_seconds: Annotated[Seconds, Meta(description="seconds that an added worker takes to start")] = 60.0
     dies: Annotated[
         str,
@@ -228,8 +218,6 @@ def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:
     """Raises `ConfigError` for a model or costs that cannot be read, or that leave no room for KV."""
     options = DeviceOptions(
         model=config.model,
-        quantization=config.quantization,
-        kv_dtype=config.kv_dtype,
         factor=config.factor,
         kv_tokens=config.kv_tokens,
         block_tokens=config.block_tokens,

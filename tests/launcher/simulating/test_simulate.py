@@ -102,7 +102,7 @@ def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None
         ([*LOAD, "--sweep", "1,2", "--find-goodput"], "--sweep"),
         ([*LOAD, "--tensor-parallel", "3"], "--tensor-parallel"),
         ([*LOAD, "--prefill", "0", "--prefill-tp", "2"], "--prefill-tp"),
-        ([*LOAD, "--speculation", "auto"], "--speculation"),
+        ([*LOAD, "--speculation", "auto", "--speculative-tokens", "17"], "--speculative-tokens"),
         ([*LOAD, "--speculation", "draft"], "--draft-model"),
         ([*LOAD, "--lora", "sql=./sql"], "--lora"),
         ([*LOAD, *(f"--lora=a{number}=8" for number in range(3)), "--max-loras", "2"], "--max-loras"),
@@ -156,8 +156,9 @@ def test_a_wide_worker_reads_its_share_and_sums(tmp_path: Path, capsys: pytest.C
     (tmp_path / "config.json").write_text(json.dumps({**large, "num_attention_heads": 64}))
     report = tmp_path / "report.json"
     words = ["--model", str(tmp_path), *LOAD, "--rate", "0.2", "--prefill", "0", "--json", str(report)]
-    assert simulate([*words]) == BAD_INPUT and "--tensor-parallel 0" in capsys.readouterr().err
-    assert simulate([*words, "--tensor-parallel", "0"]) == 0 and "4 GPUs each" in capsys.readouterr().out
+    one = [*words, "--tensor-parallel", "1"]
+    assert simulate(one) == BAD_INPUT and "--tensor-parallel 0" in capsys.readouterr().err
+    assert simulate(words) == 0 and "4 GPUs each" in capsys.readouterr().out
     assert simulate([*words, "--tensor-parallel", "8"]) == 0
     found = msgspec.json.decode(report.read_bytes(), type=Report)
     reading_ms = 1000 * 69.5e9 * 2 / (8 * 3.35e12 * 0.8)
