@@ -37,14 +37,15 @@ def test_workers_of_different_widths_give_the_references_tokens(
 ) -> None:
     """KV passes from a worker of one width to a worker of another. The second time, prompts hit the prefix caches.
 
-    `python -m tests.e2e.width_pairs` takes every kind of model through every pair of widths, with killed ranks.
+    `python -m tests.e2e.width_pairs` takes every kind of model through every pair of widths, with killed ranks. Ranks
+    are forks here, and commands below.
     """
     model = build_served_model(tmp_path / "model", variant)
     build_head(tmp_path / "head", VARIANTS["llama"]())
     runs = references(model, LENGTHS, new_tokens=12)
     widths = ("--prefill-tp", str(prefill), "--decode-tp", str(decode))
     options = [each.format(directory=tmp_path) for each in more]
-    with System(tmp_path, model, worker=(*FP32, *widths, *options)) as system:
+    with System(tmp_path, model, worker=(*FP32, *widths, *options), forks_ranks=True) as system:
         ranks = {name: children(worker.pid) for name, worker in system.workers.items()}
         assert {name: 1 + len(pids) for name, pids in ranks.items()} == {"prefill-0": prefill, "decode-0": decode}
         for _ in range(2):
