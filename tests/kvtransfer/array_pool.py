@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -26,15 +26,14 @@ class ArrayPool:
         self.arrays: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
         self.writes = 0  # blocks that were written
         self.payloads = 0  # payloads that were written
-        random = np.random.default_rng(seed)
         for at, group in enumerate(spec.groups):
             memory = np.zeros(sizes[at], np.uint8)
             if is_shared:
                 memory = np.frombuffer(map_shared(self.descriptors[at], sizes[at]), np.uint8)
+            if seed is not None:
+                memory[:] = _random_bytes(seed + at, sizes[at])
             for layer, array in zip(group.layers, memory.reshape(-1, blocks, group.block_bytes), strict=True):
                 self.arrays[at, layer] = array
-                if seed is not None:
-                    array[:] = random.integers(0, 256, array.shape, np.uint8)
 
     devices: KVDevices | None = None
 
@@ -71,6 +70,12 @@ class ArrayPool:
 
     def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         raise AssertionError("bytes are not numbers")
+
+
+@lru_cache(maxsize=2)
+def _random_bytes(seed: int, size: int) -> npt.NDArray[np.uint8]:
+    """Most pools have the same, and to draw them takes longer than many a test."""
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:
