@@ -7,7 +7,7 @@ from pricing.routes.backlog import Backlog
 from pricing.step_costs.fit import STEPS_BETWEEN_REPORTS, StepFit
 from pricing.step_costs.steps import StepCosts, pairs_of
 from tests.engine.blocks.test_manager import spec
-from tests.engine.schedule.test_scheduler import added, job, scheduler, step
+from tests.engine.schedule.scheduler_by_hand import added, job, scheduler, step
 
 
 def tell(engine: Scheduler) -> tuple[int, int, float, int, int]:

@@ -7,7 +7,7 @@ from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from tests.engine.blocks.test_manager import spec
-from tests.engine.schedule.test_scheduler import added, job, scheduler
+from tests.engine.schedule.scheduler_by_hand import added, job, scheduler
 from tests.engine.strict_executor import StrictExecutor, placed
 
 SCORED = Sampling(seed=1, logprobs=1, prompt_logprobs=2)

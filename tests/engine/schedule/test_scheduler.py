@@ -1,117 +1,22 @@
-"""Scheduler: each rule of admission, growth, preemption, overlap and handoff as one small case."""
+"""Scheduler: each rule of batches, ends, overlap, handoffs and deadlines as one small case."""
 
 import subprocess
 import sys
-from itertools import count
 
 import pytest
 
 from contracts.errors import CapacityError, IllegalMove
-from contracts.ids import AttemptKey
-from contracts.messages.job import Prompt
-from contracts.messages.sampling import Limits, Sampling
-from engine.blocks.finding import FoundPrefix
+from contracts.messages.sampling import Limits
 from engine.blocks.manager import BlockManager
-from engine.plan import GrammarRefusal, Proposal, StepPlan, StepResult
-from engine.schedule.admission import BlockAdmission
+from engine.plan import GrammarRefusal, Proposal, StepResult
 from engine.schedule.chunking import Chunking
 from engine.schedule.progress import NON_FINITE, NONE_LEFT, SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
-from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.sequence import SequenceState
 from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.proposer import DraftedSequence
 from tests.engine.blocks.test_manager import spec
-
-GREEDY = Sampling(seed=1, temperature=0.0)
-
-
-def scheduler(
-    block_count: int = 100,
-    *,
-    batch: int = 64,
-    sequences: int = 8,
-    longest: int = 1000,
-    reserve: int = 0,
-    in_flight: int = 1,
-    block_tokens: int = 4,
-    slots: int = 0,
-    chunking: Chunking | None = None,
-) -> Scheduler:
-    """`block_count` blocks of four tokens beside the null block."""
-    return Scheduler(
-        BlockManager(spec(block_tokens), [block_count + 1], slots),
-        SchedulerLimits(
-            max_batch_tokens=batch,
-            max_sequences=sequences,
-            max_model_len=longest,
-            growth_reserve=[reserve],
-            max_in_flight=in_flight,
-        ),
-        chunking=chunking,
-    )
-
-
-TENANTS = count()
-
-
-def job(
-    length: int,
-    max_tokens: int = 8,
-    *,
-    hand_off: bool = False,
-    landing: bool = False,
-    stop: int | None = None,
-    salt: str | None = None,
-    priority: int = 0,
-    tenant: str = "",
-) -> Sequence:
-    """Makes a sequence of a tenant of its own, which shares no KV, unless `salt` names the tenant."""
-    tokens = list(range(100, 100 + length))
-    return Sequence(
-        AttemptKey(f"r-{length}", 0, 1),
-        "gateway",
-        Prompt(tokens, length, f"{next(TENANTS)}" if salt is None else salt, priority, tenant=tenant),
-        deadline=50.0,
-        sampling=GREEDY,
-        limits=Limits(max_tokens, () if stop is None else (stop,)),
-        hand_off=hand_off,
-        landing=landing,
-    )
-
-
-def added(to: Scheduler, *sequences: Sequence) -> None:
-    for sequence in sequences:
-        to.add(sequence)
-
-
-def busy(engine: Scheduler) -> bool:
-    """Tells whether any sequence runs, waits or lands."""
-    load = engine.load()
-    return load.running + load.waiting > 0
-
-
-def planned(of: Scheduler) -> StepPlan:
-    plan = of.plan(1.0)
-    assert plan is not None
-    return plan
-
-
-def answered(of: Scheduler, plan: StepPlan, token: int = 1, failed: tuple[int, ...] = ()) -> list[SequenceProgress]:
-    """Gives every sample of every work the same token."""
-    tokens = [
-        [token] * len(work.samples) if work.sampling and number not in failed else []
-        for number, work in enumerate(plan.works)
-    ]
-    progress = of.apply(StepResult(plan.step, tokens, list(failed)), 2.0)
-    of.check_invariants()
-    return progress
-
-
-def step(of: Scheduler, token: int = 1) -> list[tuple[int, int, int]]:
-    """Plans and answers one step: (sequence, start, tokens) of each work."""
-    plan = planned(of)
-    answered(of, plan, token)
-    return [(work.sequence, work.start, len(work.token_ids)) for work in plan.works]
+from tests.engine.schedule.scheduler_by_hand import GREEDY, added, answered, busy, job, planned, scheduler, step
 
 
 def test_scheduling_loads_neither_torch_nor_zmq() -> None:
@@ -121,9 +26,6 @@ def test_scheduling_loads_neither_torch_nor_zmq() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
-
-
-# batches
 
 
 def test_decodes_come_first_and_chunks_take_what_is_left() -> None:
@@ -144,14 +46,6 @@ def test_a_long_prompt_leaves_a_share_of_the_steps_to_shorter_ones() -> None:
     assert step(engine) == [(1, 23, 8)], "nobody longer passes"
 
 
-def test_a_shorter_prompt_does_not_pass_one_that_waits_for_blocks() -> None:
-    engine = scheduler(20, batch=8)
-    added(engine, job(60, hand_off=True))
-    step(engine)
-    added(engine, job(40, hand_off=True), job(4, hand_off=True))  # 15 of 20 blocks are taken, 10 and 1 wanted
-    assert step(engine) == [(1, 8, 8)]
-
-
 def test_the_most_urgent_prompt_is_computed_first() -> None:
     engine, calm, urgent = scheduler(batch=8), job(60, hand_off=True), job(20, hand_off=True)
     calm.due, urgent.due = 40.0, 3.0
@@ -159,30 +53,6 @@ def test_the_most_urgent_prompt_is_computed_first() -> None:
     assert step(engine) == [(1, 0, 8)]
     engine.add(urgent)
     assert [step(engine) for _ in range(3)] == [[(2, 0, 8)], [(2, 8, 8)], [(2, 16, 4), (1, 8, 4)]]
-
-
-def test_a_more_urgent_prompt_without_room_holds_nobody_up() -> None:
-    engine, calm, urgent = scheduler(10, batch=8), job(30, hand_off=True), job(30, hand_off=True)
-    calm.due, urgent.due = 40.0, 3.0
-    added(engine, calm)
-    step(engine)
-    added(engine, urgent)  # 8 of 10 blocks are taken
-    assert step(engine) == [(1, 8, 8)]
-
-
-def test_who_has_found_no_room_is_not_passed_by_another_tenant() -> None:
-    engine, first = scheduler(20, batch=64), job(40, 4, hand_off=True, tenant="a")
-    large = job(60, hand_off=True, tenant="b")
-    added(engine, first)
-    step(engine)  # 10 of 20 blocks are taken
-    added(engine, large)
-    assert engine.plan(1.0) is None
-    small = [job(4, hand_off=True, tenant=tenant) for tenant in "abc" * 5]
-    added(engine, *small)
-    assert engine.plan(1.0) is None
-    engine.release(first)
-    plan = planned(engine)
-    assert plan.works[0].sequence == large.id and len(plan.works) > 1
 
 
 def test_a_tenants_prompt_in_progress_is_not_passed_by_anothers_burst() -> None:
@@ -206,23 +76,10 @@ def test_a_flood_hardly_lengthens_the_step_of_those_who_are_served_whole() -> No
     assert step(engine) == [(3, 75, 181), (4, 0, 256), (5, 0, 75)]
 
 
-def test_no_more_than_max_sequences_run_or_land() -> None:
-    engine = scheduler(sequences=2)
-    landing, waiting = job(4, landing=True), job(4)
-    added(engine, job(4), landing, waiting)
-    step(engine)
-    assert engine.load().running == 1 and not waiting.blocks
-    engine.release(landing)
-    assert step(engine) == [(1, 4, 1), (3, 0, 4)]
-
-
 def test_a_sequence_s_tables_stand_in_the_plan_themselves() -> None:
     engine, one = scheduler(), job(6)
     engine.add(one)
     assert planned(engine).works[0].blocks is one.blocks  # a step copies no tables
-
-
-# ends
 
 
 def test_of_several_tokens_those_after_the_end_are_discarded() -> None:
@@ -259,131 +116,6 @@ def test_logits_that_are_not_finite_leave_no_kv_whatever_else_is_wrong() -> None
     assert engine.load().blocks_cached == 0
 
 
-# what can never fit
-
-
-@pytest.mark.parametrize(
-    ("sequence", "message"),
-    [
-        (job(20, max_tokens=22), "41 tokens need 11 KV blocks, the whole pool has 10"),
-        (job(41, hand_off=True), "41 tokens need 11 KV blocks, the whole pool has 10"),
-        (job(41, landing=True), "41 tokens need 11 KV blocks, the whole pool has 10"),
-        (job(60), "60 tokens and one more are longer than max_model_len = 60"),
-        (job(5, max_tokens=0), "5 tokens leave nothing to emit: prompt and max_tokens end at 5"),
-    ],
-)
-def test_what_can_never_fit_is_refused_with_both_numbers(sequence: Sequence, message: str) -> None:
-    engine = scheduler(10, longest=60)
-    with pytest.raises(CapacityError) as refused:
-        engine.add(sequence)
-    assert str(refused.value) == message
-    assert not busy(engine) and sequence.id == 0
-
-
-# admission
-
-
-def test_a_head_that_does_not_fit_is_not_overtaken() -> None:
-    engine = scheduler(10)
-    added(engine, job(20), job(24), job(4))
-    step(engine)
-    assert [sequence.id for sequence in engine.take_admitted()] == [1]
-    assert step(engine) == [(1, 20, 1)]
-
-
-def test_a_landing_is_admitted_above_the_growth_reserve_only() -> None:
-    engine = scheduler(10, reserve=3)
-    landing = job(16, landing=True)
-    added(engine, job(16), landing)
-    step(engine)  # 4 blocks used, 6 free, 4 + 3 wanted
-    assert not landing.blocks and engine.load().waiting == 1
-    engine.release(engine.take_admitted()[0])
-    assert engine.plan(1.0) is None
-    assert engine.take_admitted() == [landing] and landing.state is SequenceState.LANDING
-
-
-def test_the_reserve_does_not_lock_out_a_sequence_that_is_alone() -> None:
-    engine = scheduler(10, reserve=9)
-    engine.add(job(32))
-    assert step(engine) == [(1, 0, 32)]
-
-
-def test_nothing_lands_while_a_preempted_sequence_waits() -> None:
-    engine = scheduler(6)
-    first, second, landing = job(8), job(8), job(4, landing=True)
-    added(engine, first, second)
-    for _ in range(5):
-        step(engine)  # 13 tokens want 4 blocks each
-    engine.add(landing)
-    step(engine)
-    assert second.state is SequenceState.WAITING and second.preemptions == 1
-    assert landing.state is SequenceState.WAITING and engine.load().blocks_used == 4
-
-
-def test_each_sequence_is_reported_as_admitted_once() -> None:
-    engine = scheduler(6)
-    added(engine, job(8), job(8))
-    reported = []
-    while busy(engine):
-        step(engine)
-        reported += engine.take_admitted()
-    assert engine.load().preemptions > 0
-    assert [sequence.id for sequence in reported] == [1, 2]
-
-
-# preemption
-
-
-def test_the_oldest_waits_for_landing_blocks_rather_than_be_preempted() -> None:
-    engine = scheduler(6)
-    oldest, landing = job(8), job(16, landing=True)
-    added(engine, oldest, landing)
-    assert step(engine) == [(1, 0, 8)]
-    assert landing.state is SequenceState.LANDING
-    assert engine.plan(1.0) is None and oldest.state is SequenceState.RUNNING and oldest.preemptions == 0
-    engine.release(landing)
-    assert step(engine) == [(1, 8, 1)]
-
-
-def test_a_prefill_worker_s_sequence_takes_exactly_its_prompt_s_blocks_and_is_never_preempted() -> None:
-    engine = scheduler(6)
-    growing, handed = job(7), job(16, hand_off=True)
-    added(engine, growing, handed)
-    plan = planned(engine)
-    assert [len(work.blocks[0]) for work in plan.works] == [2, 4]
-    answered(engine, plan)
-    assert handed.state is SequenceState.PARKED and len(handed.tokens) == 17
-    step(engine)
-    assert engine.plan(1.0) is None and handed.preemptions == 0  # `growing` wants a third block
-    engine.release(handed)
-    assert step(engine) == [(1, 8, 1)]
-
-
-def test_a_prompt_that_is_to_be_handed_off_goes_on_when_blocks_run_out_for_others() -> None:
-    engine = scheduler(4, batch=2)
-    growing, handed = job(1), job(12, hand_off=True)
-    added(engine, growing, handed)
-    while growing.length <= 4:
-        step(engine)
-    assert step(engine) == [(2, 4, 2)]  # with what the stalled sequence leaves of the step
-    assert growing.state is SequenceState.RUNNING and engine.load().preemptions == 0
-
-
-def test_nobody_is_preempted_while_a_step_in_flight_writes() -> None:
-    engine = scheduler(4, in_flight=2)
-    added(engine, job(7), job(7))
-    answered(engine, planned(engine))
-    in_flight = planned(engine)
-    assert engine.plan(1.0) is None  # both want a third block
-    assert engine.load().preemptions == 0
-    answered(engine, in_flight)
-    assert step(engine) == [(1, 8, 1)]
-    assert engine.load().preemptions == 1
-
-
-# overlap
-
-
 def test_no_step_is_planned_past_an_end_that_is_certain() -> None:
     engine = scheduler(in_flight=2)
     added(engine, job(6, max_tokens=1), job(5, hand_off=True))
@@ -399,9 +131,6 @@ def test_the_result_of_another_step_is_refused() -> None:
     planned(engine)
     with pytest.raises(IllegalMove, match="step 7"):
         engine.apply(StepResult(7, [[1]]), 1.0)
-
-
-# handoffs
 
 
 @pytest.mark.parametrize(
@@ -443,9 +172,6 @@ def test_a_sequence_that_ended_before_it_was_reported_is_not_opened() -> None:
     assert engine.take_admitted() == []
 
 
-# deadlines, load, speed
-
-
 def test_expired_sequences_are_named_once_their_deadline_has_passed() -> None:
     engine, one = scheduler(), job(8)
     engine.add(one)
@@ -473,30 +199,6 @@ def test_load_counts_prompt_and_output_tokens() -> None:
     load = engine.load()
     assert (load.steps, load.prompt_tokens, load.output_tokens, load.preemptions) == (3, 10, 2, 0)
     assert (load.running, load.waiting, load.blocks_total, load.blocks_used) == (1, 1, 100, 4)
-
-
-def test_a_full_batch_costs_the_head_of_the_queue_no_look_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[Sequence] = []
-    find = BlockAdmission.find
-
-    def looked(self: BlockAdmission, sequence: Sequence, step: int) -> FoundPrefix:
-        looks.append(sequence)
-        return find(self, sequence, step)
-
-    monkeypatch.setattr(BlockAdmission, "find", looked)
-    engine = scheduler(sequences=2)
-    running, waiting = [job(8), job(8)], job(8)
-    added(engine, *running, waiting)
-    assert looks == [*running, waiting]  # once each, to know what there is to compute
-    looks.clear()
-    for _ in range(8):
-        step(engine)
-    assert looks == running and all(each.state is SequenceState.ENDED for each in running)
-    step(engine)
-    assert looks == [*running, waiting]
-
-
-# prompts beside decodes
 
 
 def test_prompts_take_what_decodes_leave_of_a_steps_time() -> None:
@@ -573,41 +275,3 @@ def test_guesses_behind_the_end_are_no_part_of_what_the_cache_learns() -> None:
     assert (progress.tokens, progress.finish) == ([stop], "stop")
     assert sequence.computed == len(sequence.tokens) - 1
     of.check_invariants()
-
-
-# a step in a row
-
-
-def repeated(of: Scheduler, most: int) -> int:
-    """Plans a step, answers it as often as it may be repeated, and returns how often."""
-    plan = planned(of)
-    times = of.repeat(most)
-    of.apply(StepResult(plan.step, [[1] * times for _ in plan.works], repeats=times), 2.0)
-    of.check_invariants()
-    return times
-
-
-def test_a_repeated_step_goes_on_as_if_each_had_been_planned() -> None:
-    engine, short, long = scheduler(), job(4, max_tokens=6), job(9, max_tokens=20)
-    added(engine, short, long)
-    assert repeated(engine, 100) == 1, "a step with prompts"
-    assert repeated(engine, 3) == 3 and (short.computed, long.computed) == (7, 12)
-    engine.add(job(5))
-    assert step(engine) == [(1, 7, 1), (2, 12, 1), (3, 0, 5)], "no token of an earlier step is left to compute"
-    assert repeated(engine, 100) == 1, "the first ends"
-    assert short.is_over and long.emitted == 6
-
-
-def test_where_blocks_are_short_a_step_is_repeated_within_the_last_ones() -> None:
-    engine, going = scheduler(5), job(6, max_tokens=14)
-    added(engine, job(4, hand_off=True), going)
-    step(engine)
-    assert repeated(engine, 100) == 8 - 6, "nineteen tokens need five blocks, of which a parked sequence has one"
-    assert going.computed == 8
-    assert repeated(engine, 4) == 4 and going.computed == 12, "fewer steps need one block more"
-
-
-def test_no_step_of_a_prompt_that_is_handed_off_is_repeated() -> None:
-    engine = scheduler()
-    engine.add(job(4, hand_off=True))
-    assert repeated(engine, 100) == 1

@@ -9,7 +9,7 @@ from contracts.messages.sampling import Limits
 from engine.plan import BlockMove, StepResult
 from engine.schedule.progress import NON_FINITE, SequenceProgress
 from engine.schedule.sequence import Sequence, SequenceState
-from tests.engine.schedule.test_scheduler import GREEDY, added, answered, busy, job, planned, scheduler, step
+from tests.engine.schedule.scheduler_by_hand import GREEDY, added, answered, busy, job, planned, scheduler, step
 
 
 def samples(count: int, length: int, max_tokens: int = 8, *, hand_off: bool = False) -> list[Sequence]:

@@ -13,7 +13,7 @@ from engine.plan import NULL_BLOCK
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.blocks.test_manager import spec
-from tests.engine.schedule.test_scheduler import answered, job, planned, step
+from tests.engine.schedule.scheduler_by_hand import answered, job, planned, step
 from tests.engine.strict_executor import StrictExecutor, reference
 
 BLOCK, WINDOW = 4, 32

@@ -13,8 +13,8 @@ from engine.speculation.proposers.earlier_answers import MAX_SALTS, PROMPT_TAIL_
 from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.suffixes import MAX_MATCH_TOKENS
 from tests.engine.blocks.test_manager import spec
+from tests.engine.schedule.scheduler_by_hand import GREEDY, job
 from tests.engine.schedule.test_prompt_scores import run
-from tests.engine.schedule.test_scheduler import GREEDY, job
 from tests.engine.strict_executor import StrictExecutor, reference
 
 QUESTION = list(range(100, 100 + PROMPT_TAIL_TOKENS))
