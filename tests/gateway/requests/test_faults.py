@@ -10,8 +10,6 @@ import pytest
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted, Tokens
-from gateway.errors import APIError
-from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import sample
 from tests.gateway.running import SECONDS, TEXT, Running, Serve, until
 
@@ -22,6 +20,10 @@ async def content(running: Running, **more: Any) -> str:
     answer = await running.chat(**more)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def open_streams(running: Running) -> list[Any]:
+    return list(running.gateway.requests._streams.values())
 
 
 async def many(running: Running, count: int = COUNT) -> Counter[str]:
@@ -49,7 +51,7 @@ async def test_a_retry_goes_on_behind_what_was_delivered(serve: Serve) -> None:
     running = await serve("prefill")
     await running.add("decode", stalls_at=9)
     task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.sample.tokens) == 9 for one in _open(running)), "nine tokens")
+    await until(lambda: any(len(one.sample.tokens) == 9 for one in open_streams(running)), "nine tokens")
     second = await running.add("decode")
     await running.peers[1].die()
     assert await task == TEXT
@@ -153,7 +155,7 @@ async def test_a_job_in_line_is_neither_added_again_nor_given_up(serve: Serve) -
     tasks = [asyncio.create_task(content(running)) for _ in range(COUNT)]
 
     def in_line() -> int:
-        attempts = [one.sample.attempt for one in _open(running)]
+        attempts = [one.sample.attempt for one in open_streams(running)]
         return sum(attempt is not None and attempt.adds > 0 for attempt in attempts)
 
     await until(lambda: in_line() == COUNT, "all jobs on the stream")
@@ -239,8 +241,8 @@ async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -
     running = await serve("prefill")
     decode = await running.add("decode", stalls_at=3)
     task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
-    (answer,) = _open(running)
+    await until(lambda: any(len(one.sample.tokens) == 3 for one in open_streams(running)), "three tokens")
+    (answer,) = open_streams(running)
     key: AttemptKey = answer.sample.attempt_key
     (gateway,) = decode.heard_from()
     for sender, receiver in ((decode.epoch, "another gateway"), ("another worker", gateway)):
@@ -303,74 +305,6 @@ async def test_redis_away_is_nobodys_death(serve: Serve, monkeypatch: pytest.Mon
     assert await content(running) == TEXT
 
 
-async def test_a_shutdown_lets_open_answers_end_and_takes_no_others(serve: Serve) -> None:
-    running = await serve("prefill", drain_seconds=60.0)
-    decode = await running.add("decode", stalls_at=3)
-    task = asyncio.create_task(running.chat(stream=True))
-    await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
-    assert (await running.client.get("/ready")).status_code == 200
-    drain = asyncio.create_task(running.gateway.drain())
-    await asyncio.sleep(0)
-    ready, refused = await running.client.get("/ready"), await running.chat()
-    assert (ready.status_code, ready.json()["stage"]) == (503, "shutting down")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
-    assert refused.headers["retry-after"] == "1"
-    assert not drain.done()
-    await decode.die()
-    await running.add("decode")  # another worker goes on; so may answers that have to be tried again
-    answer = await task
-    assert answer.text.endswith("data: [DONE]\n\n") and "error" not in answer.text
-    await drain
-    assert [record.outcome for record in await running.finished(1)] == ["finished"]
-
-
-async def test_a_shutdown_ends_what_takes_too_long_with_an_error_that_says_so(serve: Serve) -> None:
-    running = await serve("prefill", drain_seconds=0.2)
-    decode = await running.add("decode", stalls_at=3)
-    task = asyncio.create_task(running.chat(stream=True))
-    await until(lambda: any(len(one.sample.tokens) == 3 for one in _open(running)), "three tokens")
-    await running.gateway.drain()
-    data = (await task).text.strip().split("\n\n")
-    error = json.loads(data[-2].removeprefix("data: "))["error"]
-    assert error["code"] == "shutting_down" and "0.2 s (--drain-seconds)" in error["message"]
-    assert data[-1] == "data: [DONE]"
-    await until(lambda: decode.cancels, "the cancellation")
-
-
-async def test_a_shutdown_waits_for_prompts_that_are_being_tokenized(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = await serve("prefill", "decode", drain_seconds=60.0)
-    admission = running.gateway.admission
-    assert admission is not None
-    go = asyncio.Event()
-    tokenized = admission.work.run
-
-    async def slowly(*arguments: Any) -> Any:
-        await go.wait()
-        return await tokenized(*arguments)
-
-    monkeypatch.setattr(admission.work, "run", slowly)
-    task = asyncio.create_task(running.chat())
-    await until(lambda: admission.admitting, "the prompt")
-    drain = asyncio.create_task(running.gateway.drain())
-    await until(lambda: running.gateway.readiness()[0] == "shutting down", "the drain")
-    go.set()
-    answer = await task
-    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, TEXT)
-    await drain
-
-
-async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
-    """A body that came slowly was let in before it."""
-    running = await serve("prefill", "decode", drain_seconds=0.01)
-    front = running.gateway.front()
-    await running.gateway.drain()
-    admitted = await front.chat(_question())
-    with pytest.raises(APIError, match="shutting down"):
-        await running.gateway.holdings().open(admitted.prompts, time.monotonic(), True)
-
-
 async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE_S", 0.1)
     running = await serve("prefill")
@@ -378,14 +312,6 @@ async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.
     answer = await running.chat(stream=True, max_tokens=3)
     assert ": still working" in answer.text
     assert answer.text.endswith("data: [DONE]\n\n")
-
-
-def _open(running: Running) -> list[Any]:
-    return list(running.gateway.requests._streams.values())
-
-
-def _question() -> Any:
-    return parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true}')
 
 
 async def test_a_bug_in_a_retry_ends_its_request_at_once(
@@ -409,7 +335,7 @@ async def test_silent_samples_are_asked_for_in_one_message(serve: Serve) -> None
     running = await serve()
     decode = await running.add("decode", stalls_at=3)
     task = asyncio.create_task(running.chat(n=3))
-    await until(lambda: [len(one.sample.tokens) for one in _open(running)] == [3, 3, 3], "three tokens of each")
+    await until(lambda: [len(one.sample.tokens) for one in open_streams(running)] == [3, 3, 3], "three tokens of each")
     running.gateway.requests.look(time.monotonic() + 2.5)
     await until(lambda: decode.asks, "a question")
     assert [(one.key.sample, one.next_index) for one in decode.asks[0].asked] == [(0, 3), (1, 3), (2, 3)]
@@ -422,11 +348,11 @@ async def test_who_runs_well_is_looked_at_seldom_and_who_has_a_gap_often(
     running = await serve()
     decode = await running.add("decode", step=0.05)
     task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.sample.tokens) >= 2 for one in _open(running)), "two tokens")
+    await until(lambda: any(len(one.sample.tokens) >= 2 for one in open_streams(running)), "two tokens")
     requests = running.gateway.requests
     await until(lambda: not requests._restless, "nobody to be looked at")
     monkeypatch.setattr("gateway.requests.open_requests.LOOK_AT_ALL_S", float("inf"))
-    sample = _open(running)[0].sample
+    sample = open_streams(running)[0].sample
     ahead = Emitted(sample.attempt_key, len(sample.tokens) + 20, [5])
     (gateway,) = decode.heard_from()
     await decode.say(gateway, Tokens(sender=decode.epoch, receiver=gateway, emitted=[ahead]))
