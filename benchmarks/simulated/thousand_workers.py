@@ -75,8 +75,9 @@ def main() -> int:
     def shown(requests: Iterator[TimedRequest]) -> Iterator[TimedRequest]:
         for number, each in enumerate(requests):
             if number % REQUESTS_PER_LINE == 0 and number:
+                each_ms = 1000 * (time.process_time() - began) / number
                 print(
-                    f"{number} of {given.requests} requests, {1000 * (time.process_time() - began) / number:.3f} ms each, "
+                    f"{number} of {given.requests} requests, {each_ms:.3f} ms each, "
                     f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB",
                     file=sys.stderr,
                     flush=True,
