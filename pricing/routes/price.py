@@ -14,7 +14,8 @@ A prompt with n tokens to compute goes to prefill worker p, and its m samples de
 
     L = expected tokens of an answer, a = DECODE_WEIGHT, k = SINGLE_STEP_WEIGHT if one step holds the prompt, else 1.
 
-A promise to a client adds what no worker reports: `correction.py`, `throughput.py`. Pure; `RouteRequest` is the prompt.
+`steps.py`, `fit.py` and `seed.py` are in `pricing/step_costs/`. A promise to a client adds what no worker reports:
+`correction.py`, `throughput.py`. Pure; `RouteRequest` is the prompt.
 """
 
 from collections.abc import Iterator, Sequence
