@@ -1,6 +1,13 @@
 """Pairs of set-ups that are simulated in another order than they are measured are counted and named."""
 
-from benchmarks.simulated.against_real import Compared, SetUp, set_ups, wrong_orders
+from benchmarks.simulated.against_real import (
+    WORKERS_BY_DEPLOYMENT,
+    Compared,
+    LoadLength,
+    SetUp,
+    set_ups,
+    wrong_orders,
+)
 
 
 def compared(load: float, real: float, simulated: float) -> Compared:
@@ -17,3 +24,11 @@ def test_pairs_in_the_wrong_order_are_named() -> None:
 def test_no_two_loads_have_one_seed() -> None:
     seeds = [each.seed() for each in set_ups("2P2D")]
     assert len(set(seeds)) == len(seeds) >= 6
+
+
+def test_loads_on_workers_that_compute_have_enough_requests_for_a_p90_in_25_minutes() -> None:
+    computing = [name for name, workers in WORKERS_BY_DEPLOYMENT.items() if workers.computes]
+    loads = [each.bench(LoadLength(seconds=30.0, requests=20)) for name in computing for each in set_ups(name)]
+    assert len(loads) == 18 and min(load.requests for load in loads) == 20
+    assert all(load.requests / load.rate >= 30.0 - 1e-9 and load.requests / load.rate < load.seconds for load in loads)
+    assert sum(load.requests / load.rate for load in loads) < 25 * 60
