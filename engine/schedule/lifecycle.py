@@ -236,11 +236,11 @@ class Lifecycle:
         pools = self._blocks.groups
         return structs.replace(
             self._admission.counts(),
-            copied_blocks=sum(pool.copied for pool in pools),
+            copied_blocks=sum([pool.copied for pool in pools]),
             forks=self._forks,
-            evicted_blocks=sum(pool.evicted for pool in pools),
-            spilled_blocks=sum(pool.spilled for pool in pools),
-            returned_blocks=sum(pool.returned for pool in pools),
+            evicted_blocks=sum([pool.evicted for pool in pools]),
+            spilled_blocks=sum([pool.spilled for pool in pools]),
+            returned_blocks=sum([pool.returned for pool in pools]),
             used_slots=self._blocks.used_slots,
             wasted_slots=sum([max(0, each.capacity - len(each.tokens)) for each in self.running]),
         )

@@ -10,9 +10,10 @@ corrects them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import exp
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import structs
 
@@ -43,17 +44,25 @@ class CostLearner(Protocol):
         """Local time, s, when the number of steps behind `costs` last grew."""
 
 
-class CostPool(NamedTuple):
+class CostPool:
     """What the workers of one kind have learned."""
 
-    known: bool  # by every worker
-    newest: float  # `learned_at` of the worker that learned last
-    most: float  # largest trust
-    medians: Mapping[str, float]  # of each coefficient, over trusted workers
+    def __init__(self, same: Sequence[CostLearner]) -> None:
+        self.known = all([worker.costs.known for worker in same])  # by every worker
+        self._newest = max([worker.learned_at for worker in same if worker.costs.steps], default=0.0)
+        trusts = [_trust(worker, self._newest) for worker in same]
+        most = self._most = max(trusts)
+        self._trusted = [worker.costs for worker, trust in zip(same, trusts, strict=True) if trust >= most / 2]
+
+    @cached_property
+    def medians(self) -> Mapping[str, float]:
+        """The median of each coefficient over trusted workers, which is asked for only where others are priced."""
+        some = self._trusted[:MAX_WORKERS_IN_MEDIANS]
+        return {name: median([getattr(costs, name) for costs in some]) for name in COEFFICIENT_NAMES}
 
     def costs_of(self, worker: CostLearner) -> StepCosts:
         """Returns the costs to price a worker of the kind with. Where no worker has run a step: its own."""
-        share = min(1.0, 2 * _trust(worker, self.newest) / self.most) if self.most else 1.0
+        share = min(1.0, 2 * _trust(worker, self._newest) / self._most) if self._most else 1.0
         if share == 1.0:
             return worker.costs
         own = worker.costs
@@ -69,17 +78,7 @@ def cost_pools(workers: Iterable[CostLearner]) -> CostPools:
     kinds: dict[WorkerKind, list[CostLearner]] = {}
     for worker in workers:
         kinds.setdefault(worker.kind, []).append(worker)
-    return {kind: _pool(same) for kind, same in kinds.items()}
-
-
-def _pool(same: Sequence[CostLearner]) -> CostPool:
-    newest = max([worker.learned_at for worker in same if worker.costs.steps], default=0.0)
-    trusts = [_trust(worker, newest) for worker in same]
-    most = max(trusts)
-    trusted = [worker.costs for worker, trust in zip(same, trusts, strict=True) if trust >= most / 2]
-    some = trusted[:MAX_WORKERS_IN_MEDIANS]
-    medians = {name: median([getattr(costs, name) for costs in some]) for name in COEFFICIENT_NAMES}
-    return CostPool(all([worker.costs.known for worker in same]), newest, most, medians)
+    return {kind: CostPool(same) for kind, same in kinds.items()}
 
 
 class KeptPools:
