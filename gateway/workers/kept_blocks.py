@@ -98,10 +98,12 @@ class KeptBlocks:
 
         A worker that has a block has all blocks before it, so bisection finds the last one.
         """
+        known, soon, sooner = self._keys, self._soon, self._sooner  # without a call of `__contains__` for each look
         low, high = 0, len(keys)
         while low < high:
             middle = (low + high) // 2
-            if keys[middle] in self:
+            key = keys[middle]
+            if key in known or key in soon or key in sooner:
                 low = middle + 1
             else:
                 high = middle

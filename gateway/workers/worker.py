@@ -116,15 +116,17 @@ class Worker:
         self._missed = {one: until for one, until in self._missed.items() if until > now}
         self._missed[epoch] = now + UNREACHED_TOLD_S
 
-    def unreachable(self, now: float) -> set[str]:
+    def unreachable(self, now: float) -> Collection[str]:
+        if not (self.record.unreached or self._missed):
+            return ()
         return {one.peer for one in self.record.unreached} | {one for one, until in self._missed.items() if until > now}
 
     def full(self, tokens: int) -> bool:
         """Returns whether a sequence of `tokens` tokens would have to wait for KV blocks."""
         load = self.record.load
         free = load.blocks_total - load.blocks_used if self._reported is None else self._reported.free_blocks
-        coming = self._coming.values()
-        return sum(blocks_for(each, self.record.block_tokens) for each in (tokens, *coming)) > free
+        size = self.record.block_tokens
+        return blocks_for(tokens, size) + sum([blocks_for(each, size) for each in self._coming.values()]) > free
 
     def kv_use(self) -> float:
         """Returns the share of its KV blocks that are in use, 0 to 1."""
