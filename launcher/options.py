@@ -138,9 +138,9 @@ ScalingBounds = Annotated[
     str,
     Meta(
         extra={"metavar": "BOUNDS"},
-        description="on Ray or simulated: bounds of the numbers of workers, such as prefill=1:4,decode=1:8, within "
-        "which they follow the load; and perhaps up=30s,down=300s, seconds after a change before one is added or "
-        "removed; empty: the numbers stay",
+        description="bounds within which the numbers of workers, on Ray or simulated, follow the load: "
+        "prefill=1:4,decode=1:8, and perhaps up=30s,down=300s, seconds after a change before one is added or removed; "
+        "empty: the numbers stay",
     ),
 ]
 

@@ -19,7 +19,7 @@ MAX_ADAPTER_RANK = 1024
 
 
 class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
-    """Features of a simulated deployment that `up` reads from files or measures, and who sends requests."""
+    """Simulated in place of what files and devices tell, and who sends requests."""
 
     host_gb_per_s: Annotated[
         float,

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, structs
 
@@ -53,18 +53,28 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
     """Simulates a deployment under a load: the code that serves, in simulated time, without a model and a GPU.
 
     A step lasts what a roofline of the GPU's data sheet says, times --factor, or what a worker has measured (--costs).
-    Example: ./baton simulate --model meta-llama/Llama-3.1-8B --gpu H100 --prefill 2 --decode 2 --rate 8 --prompt-tokens
-    2000 --output-tokens 200
+    One gateway routes all requests; limits of keys hold as over several gateways, which count together.
+
+    Examples:
+      ./baton simulate --model Qwen/Qwen3-8B --rate 8 --prompt-tokens 2000 --output-tokens 200
+      ./baton simulate --model Qwen/Qwen3-8B --prefill 2 --decode 2 --trace mooncake.jsonl
+      ./baton simulate --model Qwen/Qwen3-8B --find-goodput --prompt-tokens 512 --output-tokens 64
     """
 
+    COMMON_OPTIONS: ClassVar = (
+        *("model", "gpu", "prefill", "decode", "tensor_parallel", "costs", "rate", "seconds", "trace"),
+        *("prompt_tokens", "output_tokens", "slo_ttft_ms", "slo_tpot_ms", "find_goodput", "sweep", "autoscale"),
+        *("speculation", "json", "html"),
+    )
+
     model: ModelConfigSource
-    gpu: Annotated[Name, Meta(description=f"kind of GPU of each worker, of: {', '.join(GPU_RATES)}")] = "H100"
+    gpu: Annotated[Name, Meta(description=f"kind of GPU of each worker: {', '.join(GPU_RATES)}")] = "H100"
     factor: Annotated[
         float,
         Meta(
             extra={"metavar": "FACTOR"},
             gt=0,
-            description="seconds of a step as a multiple of the roofline's; ./baton bench finds it out",
+            description="seconds of a step as a multiple of the roofline's",
         ),
     ] = 1.0
     prefill_gpu: Annotated[Name, Meta(description="kind of GPU of each prefill worker; empty: that of --gpu")] = ""
@@ -170,11 +180,12 @@ def simulate(arguments: Sequence[str]) -> int:
 
 
 def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageDisplay) -> int:
-    workers = f"{config.prefill} prefill and {config.decode} decode" if config.prefill else f"{config.decode}"
+    split = f"{config.prefill} prefill and {config.decode} decode workers"
+    workers = split if config.prefill else f"{config.decode} unsplit worker{'s' if config.decode > 1 else ''}"
     steps = f"costs of {config.costs}" if config.costs else f"{config.factor:g} x the roofline of {config.gpu}"
     pool = deployment.device.blocks * deployment.device.block_tokens
     gpus = f", {width} GPUs each" if (width := deployment.device.gpus) > 1 else ""
-    print(f"simulated: {workers} workers{gpus}, {pool} tokens of KV each; a step lasts {steps}", flush=True)
+    print(f"simulated: {workers}{gpus}, {pool} tokens of KV each; a step lasts {steps}", flush=True)
     if config.find_goodput or config.sweep:
         return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate, stages), stages.settle)
     simulation = DeploymentSimulation(deployment)
