@@ -18,7 +18,11 @@ from opentelemetry.trace import (
 
 from gateway.reports.request_spans import Attributes, SpanShape
 from gateway.reports.trace_parent import TraceParent
-from gateway.reports.traces import EXPORT_PERIOD_S, EXPORT_TIMEOUT_S, FLUSH_TIMEOUT_S, MAX_QUEUED_SPANS
+
+MAX_QUEUED_SPANS = 4096
+EXPORT_TIMEOUT_S = 5.0
+EXPORT_PERIOD_S = 2.0
+FLUSH_TIMEOUT_S = 3.0
 
 NS_PER_MS = 1_000_000
 

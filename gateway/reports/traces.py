@@ -1,7 +1,7 @@
 """Exports traces of a sample of the requests by OpenTelemetry, as OTLP over HTTP. They contain no text.
 
 A request's spans are made when it has ended, from its record. A thread of the exporter sends them; if the collector is
-away or slow, spans are dropped: at most `MAX_QUEUED_SPANS` wait.
+away or slow, spans are dropped: a bounded number waits (`gateway.reports.otlp`).
 """
 
 import random
@@ -16,10 +16,6 @@ from gateway.reports.trace_parent import HEADER, TraceParent, read_parent
 from infra.config.gateway import GatewayConfig
 from infra.redis.records import FinishedRecord
 
-MAX_QUEUED_SPANS = 4096
-EXPORT_TIMEOUT_S = 5.0
-EXPORT_PERIOD_S = 2.0
-FLUSH_TIMEOUT_S = 3.0
 NANOSECONDS = 1_000_000_000
 
 
