@@ -61,7 +61,7 @@ class SimulatedFleet:
 
     def _end(self, worker: SimulatedWorker) -> None:
         worker.before_change(self._timeline.now)
-        worker.alive = False
+        worker.end()
         self._paid_s += self._timeline.now - self._paid_from.pop(worker.epoch)
 
     def _peer(self, epoch: str) -> SimulatedPeer:

@@ -94,7 +94,7 @@ class SimulatedPeers:
     def renew(self, peer: SimulatedPeer) -> None:
         """Takes the worker's record as it is now."""
         worker, record, links = peer.worker, peer.record, self._links.links_of(peer.worker)
-        load, draining = worker.status.load, worker.status.draining
+        load, draining = worker.load(), worker.status.draining
         if load is not record.load or draining != record.draining or links != record.links:
             peer.renew(structs.replace(record, load=load, draining=draining, links=links), self._timeline.now)
 
@@ -113,7 +113,7 @@ class SimulatedPeers:
             device=device.name,
             dtype=spec.dtype,
             started_at=0.0,
-            load=worker.status.load,
+            load=worker.load(),
             draining=worker.status.draining,
             memory=Memory(token_bytes=spec.token_bytes()),
             links=links,

@@ -5,20 +5,23 @@ from functools import partial
 from math import ceil
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import AnyJob
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, StepPlan
 from engine.schedule.admission import GROWTH_SHARE
+from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
-from infra.redis.records import Role
+from infra.redis.records import Role, WorkerLoad
 from pricing.rates import MOVE_SECONDS, worth_bringing_back
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.fit import StepFit
 from simulation.deployment import SimulatedDevice
 from simulation.drafts import DrawnResults
-from simulation.repeated_steps import RepeatedChunking, RepeatedFit, RepeatedSteps, Repeats
+from simulation.repeated_steps import RepeatedSteps
 from simulation.timeline import SimulatedClock, Timeline
 from worker.engine_rounds import EngineRounds
 from worker.engine_status import EngineStatus, PromptCounts
@@ -66,10 +69,10 @@ class SimulatedWorker:
         self._timeline = timeline
         drafts = device.drafts if role == "decode" else None
         self._drafts = drafts
-        self._most_repeats = 1 if drafts is not None else most_repeats  # a step with drafts is like no other
+        alike = role == "decode" and drafts is None  # a step with drafts is like no other
+        self._most_repeats = most_repeats if alike else 1
         self._results = DrawnResults(drafts, epoch)
         self._step: RepeatedSteps | None = None  # that runs
-        repeats = self._repeats = Repeats(device.pause_s)
         rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
         self._block_bytes = self.spec.groups[0].layers_bytes()
         worth = partial(
@@ -81,7 +84,7 @@ class SimulatedWorker:
         counts, changes = [device.blocks + 1], KeyChanges()
         self.blocks = BlockManager(self.spec, counts, device.host_blocks, worth, device.step_tokens, changes)
         self._moved_at = 0.0  # s, when all blocks so far have moved to or from the host's memory
-        fit = RepeatedFit(repeats, device.seed()) if self._most_repeats > 1 else StepFit(device.seed())
+        fit = StepFit(device.seed())
         self.scheduler = Scheduler(
             self.blocks,
             SchedulerLimits(
@@ -91,7 +94,7 @@ class SimulatedWorker:
                 growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in self.blocks.groups],
                 shorter=device.shorter_share,
             ),
-            chunking=RepeatedChunking(repeats, device.step_target_s, rate),
+            chunking=Chunking(device.step_target_s, rate),
             fit=fit,
             speculation=drafts.speculation(self.blocks, fit) if drafts is not None else None,
         )
@@ -108,13 +111,15 @@ class SimulatedWorker:
         self._received = PromptCounts()
         self._inbox: list[Any] = []
         self._round_is_due = False
-        self._show()
+        self._round_at = timeline.now
+        self._shown = False  # whether `status` has the load of the last round
 
     def post(self, event: Any) -> None:
         """Posts an event to the engine; it waits for the end of the running step."""
         self._inbox.append(event)
-        if self._step is not None and self._step.cut(self._timeline.now):
-            self._timeline.at(self._step.ends, partial(self._collect, self._step))
+        step = self._step
+        if step is not None and step.cut(self._timeline.now):
+            self._timeline.at(step.due, partial(self._collect, step))
         self._wake()
 
     def take(self, job: AnyJob, ticket: Ticket) -> None:
@@ -127,8 +132,39 @@ class SimulatedWorker:
     def backlog(self, at: float) -> Backlog:
         """Returns the backlog that it tells a gateway `at` this time, s, since which it has not changed."""
         self._told_at = at
-        backlog = self.status.backlog()
-        return backlog if self._step is None else self._step.shown(backlog, at)
+        backlog, step = self.told().backlog(), self._step
+        if step is None or not (ended := step.ended(at)):
+            return backlog
+        return structs.replace(
+            backlog,
+            context=backlog.context + ended * backlog.sequences,
+            free_blocks=backlog.free_blocks - self.scheduler.blocks_for(ended),
+            age_ms=1000 * (at - step.ended_at(ended)),
+        )
+
+    def told(self) -> EngineStatus:
+        """Returns its status since the last round. A load is summed up only where it is asked for."""
+        if not self._shown:
+            self.status.shows(self.policy.load(), self._received, self._round_at)
+            self._shown = True
+        return self.status
+
+    def load(self) -> WorkerLoad:
+        """Returns what its record tells now. Its totals of steps and tokens are those of its last result."""
+        load, step = self.told().load, self._step
+        if step is None or not (ended := step.ended(self._timeline.now)):
+            return load
+        self.scheduler.learn(*step.untold(ended))
+        used = load.blocks_used + self.scheduler.blocks_for(ended)
+        return structs.replace(load, blocks_used=used, costs=self.scheduler.costs)
+
+    def end(self) -> None:
+        """Ends its life amid its work. The tokens of steps that have ended are on their way."""
+        step = self._step
+        if step is not None and (computed := step.computed(self._timeline.now)):
+            step.count = computed
+            self._apply(step)
+        self.alive = False
 
     def busy(self) -> bool:
         return self._step is not None or bool(self._inbox) or self.policy.busy()
@@ -153,7 +189,7 @@ class SimulatedWorker:
         if moves and self.device.host_blocks:
             self._move(moves, now)
         self._rounds.admit(now)
-        self._show()
+        self._round_at, self._shown = now, False
         if plan is not None:
             self._begin(plan, now)
         elif (due := self.scheduler.next_deadline) < float("inf"):
@@ -167,43 +203,46 @@ class SimulatedWorker:
             self._moved_at = max(now, self._moved_at) + seconds
 
     def _begin(self, plan: StepPlan, now: float) -> None:
-        now = max(now, self._moved_at)
+        waits, now = self._moved_at > now, max(now, self._moved_at)
         work = self.scheduler.launched_work
         beside_s = self.device.adapters.step_seconds(plan)
         proposing_s = self._drafts.proposing_s(plan) if self._drafts is not None else 0.0
-        count = self.scheduler.repeat(self._most_repeats)
+        count = 1 if waits else self.scheduler.repeat(self._most_repeats)
+        if self.device.pause_s and count > 1:
+            count -= 1  # no answer ends, so that the result may wait for the pause
         step = self._step = RepeatedSteps(plan, work, count, now, self.device, beside_s, proposing_s)
         if self._prefill is not None:
             layers = self.spec.groups[0].layers
             for layer in layers[:-1]:
                 written = partial(self._written, self._prefill, plan, layer)
                 self._timeline.at(now + (step.ends - now) * (layer + 1) / len(layers), written)
-        self._timeline.at(step.ends, partial(self._collect, step))
+        self._timeline.at(step.due, partial(self._collect, step))
 
     def _written(self, policy: PrefillPolicy, plan: StepPlan, layer: int) -> None:
         if self.alive:
             policy.layer_written(plan, 0, layer)
 
     def _collect(self, step: RepeatedSteps) -> None:
-        if not self.alive or step is not self._step or self._timeline.now < step.ends:
+        if not self.alive or step is not self._step or self._timeline.now < step.due:
             return
         self.before_change(self._timeline.now)
-        self._step = None
-        self.step_seconds += step.busy_s
-        plan = step.plan
-        if self._prefill is not None:
-            self._prefill.layer_written(plan, 0, self.spec.groups[0].layers[-1])
-        self._repeats.count = step.count
-        self._rounds.collected(self._results.of(plan, step.count, step.proposing_s), self._timeline.now)
-        if self.device.pause_s:
+        self._apply(step)
+        if step.next_at > step.due:
             self._round_is_due = True
-            self._timeline.after(self.device.pause_s, self._round)
+            self._timeline.at(step.next_at, self._round)
         else:
             self._round()
 
-    def _show(self) -> None:
-        self._told_at = self._timeline.now
-        self.status.shows(self.policy.load(), self._received)
+    def _apply(self, step: RepeatedSteps) -> None:
+        self._step = None
+        self.step_seconds += step.busy_s
+        if step.next_at > step.due:
+            self.told()  # in the pause, what it was in the step
+        if self._prefill is not None:
+            self._prefill.layer_written(step.plan, 0, self.spec.groups[0].layers[-1])
+        if step.count > 1:
+            self.scheduler.learn(*step.untold(step.count))
+        self._rounds.collected(self._results.of(step.plan, step.count, step.proposing_s), step.ends)
 
 
 def _unwatched(now: float) -> None:

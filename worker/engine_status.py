@@ -67,8 +67,9 @@ class EngineStatus:
     def load(self) -> WorkerLoad:
         return self._shown.load
 
-    def shows(self, load: WorkerLoad, received: PromptCounts) -> None:
-        self._shown = ShownLoad(load, received, self._monotonic())
+    def shows(self, load: WorkerLoad, received: PromptCounts, at: float | None = None) -> None:
+        """Shows a load, as it was `at` a time of the monotonic clock; None: now."""
+        self._shown = ShownLoad(load, received, self._monotonic() if at is None else at)
 
     def backlog(self) -> Backlog:
         """Returns the last shown backlog, plus prompts posted since."""

@@ -162,6 +162,17 @@ class BlockManager:
             group.extend(table, count)
         return True
 
+    def missing(self, wanted: Sequence[tuple[Tables, int]]) -> list[int]:
+        """Returns by group the blocks that these tables lack to hold their numbers of tokens."""
+        return [
+            sum([group.missing(tables[at], tokens) for tables, tokens in wanted])
+            for at, group in enumerate(self.groups)
+        ]
+
+    def has_room(self, counts: Sequence[int]) -> bool:
+        """Returns whether so many more blocks of each group may be taken."""
+        return all(group.has_room(count, 0) for group, count in zip(self.groups, counts, strict=True))
+
     def advance(self, tables: Tables, position: int, tokens: int) -> int:
         """Moves the windows of `tables` to a query at `position`, and takes blocks for more of `tokens`.
 

@@ -39,7 +39,7 @@ from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, Worke
 from pricing.roofline.device_use import StepTotals
 from pricing.routes.backlog import Backlog, PromptWork, largest_tenants, owner_of
 from pricing.step_costs.fit import StepFit
-from pricing.step_costs.steps import StepWork, pairs_of
+from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 
 NEWEST_STEP_WEIGHT = 0.1
 """Weight of the newest step in the moving average of a step's seconds."""
@@ -251,20 +251,36 @@ class Scheduler:
     def repeat(self, most: int) -> int:
         """Lets the newest step be carried out several times in a row, each with a token more of every sequence.
 
-        Returns how many times, from 1 to `most`: until a sequence ends or is handed off. Sequences get blocks for their
-        further tokens now; if these are short, it is until a sequence's last block is full. Fewer may be carried out.
-        A step with prompts is not repeated.
+        Returns how many times, from 1 to `most`: until a sequence ends or is handed off, or blocks for their further
+        tokens are short. Sequences take these blocks when the steps' result is applied. Fewer may be carried out, and
+        `learn` is told of each. A step with prompts is not repeated.
         """
         work, members = self._launched[-1].work, self._launched[-1].members
-        if most == 1 or work.prompt_tokens or any([each.hand_off or each.branches for each in members]):
+        if most == 1 or work.prompt_tokens or len(members) < len(self._running):
+            return 1
+        if any([each.hand_off or each.branches for each in members]):
             return 1
         count = max(1, min(most, *[each.end_length - len(each.tokens) for each in members]))
-        for each in members:
-            wanted = each.planned + count - 1
-            if wanted > each.capacity and self._blocks.grow(each.blocks, wanted):
-                each.capacity = self._blocks.capacity(each.blocks)
-            count = min(count, each.capacity - each.planned + 1)
+        while count > 1 and not self._blocks.has_room(self._missing(count - 1)):
+            count //= 2
         return count
+
+    @property
+    def costs(self) -> StepCosts:
+        return self._fit.costs
+
+    def blocks_for(self, further: int) -> int:
+        """Returns how many of the blocks that `load` counts as free the newest step's sequences take for more steps."""
+        return self._missing(further)[self._blocks.main]
+
+    def _missing(self, further: int) -> list[int]:
+        return self._blocks.missing(
+            [
+                (each.blocks, each.planned + further)
+                for each in self._launched[-1].members
+                if each.planned + further > each.capacity
+            ]
+        )
 
     # a step ---------------------------------------------------------------------------------------------------------
 
@@ -318,12 +334,11 @@ class Scheduler:
         self._lifecycle.collected = result.step
         # The step began when it was planned, or when the previous step was applied.
         seconds = now - max(step.planned_at, self._applied_at)
-        self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
-        self._step_totals = self._step_totals.and_step(step.work, seconds)
-        self._fit.learn(step.work, seconds - min(result.proposing, seconds / 2))
-        self._usual += NEWEST_STEP_WEIGHT * (seconds - self._usual) if self._steps else seconds
+        if further := result.repeats - 1:
+            self._go_on(step.members, further)
+        else:
+            self.learn(step.work, (seconds,), result.proposing)
         self._applied_at = now
-        self._steps += 1
         prompt, output = self._prompt_tokens, self._acceptance.output_tokens
         failed = {
             index: (CONSTRAINTS_PREFIX if refusal.by_worker else GRAMMAR_PREFIX) + refusal.why
@@ -332,7 +347,6 @@ class Scheduler:
         failed |= dict.fromkeys(result.none_left, NONE_LEFT)
         failed |= dict.fromkeys(result.failed, NON_FINITE)  # before other reasons: its KV has to leave the cache
         progress: list[SequenceProgress] = []
-        further = result.repeats - 1
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):
             sequence.in_flight -= 1
@@ -349,7 +363,6 @@ class Scheduler:
                 continue
             accepted = result.accepted.get(index, ())
             sequence.computed += own + len(accepted) + further
-            sequence.planned += further
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
@@ -367,10 +380,30 @@ class Scheduler:
                 if sequence.is_over:
                     self._speculation.ended(sequence)
         prompt, output = self._prompt_tokens - prompt, self._acceptance.output_tokens - output
-        self._step_sizes[bisect_left(STEP_SIZES, prompt + output)] += 1
+        self._step_sizes[bisect_left(STEP_SIZES, (prompt + output) // result.repeats)] += result.repeats
         if self._speculation is not None and step.decoding is not None:
             self._speculation.took(step.decoding, seconds, result.proposing, output)
         return progress
+
+    def learn(self, work: StepWork, durations: Counts[float], proposing: float = 0.0) -> None:
+        """Learns from steps of these seconds, each with a token more of every sequence than the one before.
+
+        `work`: of the first; `proposing`: seconds of each in which drafts were proposed.
+        """
+        for seconds in durations:
+            self._chunking.learn(work.prompt_tokens, work.sequences, seconds)
+            self._usual += NEWEST_STEP_WEIGHT * (seconds - self._usual) if self._steps else seconds
+            self._steps += 1
+        self._step_totals = self._step_totals.and_steps(work, durations)
+        self._fit.learn_in_a_row(work, [seconds - min(proposing, seconds / 2) for seconds in durations])
+
+    def _go_on(self, members: Iterable[Sequence], further: int) -> None:
+        """Gives sequences the blocks for further steps, which they took before any of them ended."""
+        for sequence in members:
+            sequence.planned += further
+            if sequence.planned > sequence.capacity:
+                self._blocks.grow(sequence.blocks, sequence.planned)
+                sequence.capacity = self._blocks.capacity(sequence.blocks)
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless sequences, blocks and steps in flight agree."""

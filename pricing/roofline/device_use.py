@@ -6,6 +6,8 @@
 over the seconds in which steps ran. Attention's products and activations are left out, so both are a little low.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from pricing.roofline.gpu_rates import GPU_RATES, GpuRates, matching_names
@@ -23,15 +25,17 @@ class StepTotals(Struct, frozen=True):
     pairs: float = 0.0  # of tokens of prompts and the tokens that they attend to
     sequences: int = 0  # decoding ones of each step
 
-    def and_step(self, work: StepWork, seconds: float) -> "StepTotals":
+    def and_steps(self, work: StepWork, durations: Sequence[float]) -> "StepTotals":
+        """Adds steps of these seconds: `work`, and each next with a token more of every sequence."""
+        count = len(durations)
         return StepTotals(
-            self.steps + 1,
-            self.seconds + seconds,
-            self.rows + work.prompt_tokens + work.sequences + work.rows,
-            self.context + work.context,
-            self.prompt_tokens + work.prompt_tokens,
-            self.pairs + work.pairs,
-            self.sequences + work.sequences,
+            self.steps + count,
+            self.seconds + sum(durations),
+            self.rows + count * (work.prompt_tokens + work.sequences + work.rows),
+            self.context + count * work.context + work.sequences * (count * (count - 1) // 2),
+            self.prompt_tokens + count * work.prompt_tokens,
+            self.pairs + count * work.pairs,
+            self.sequences + count * work.sequences,
         )
 
     def since(self, earlier: "StepTotals") -> "StepTotals":

@@ -17,7 +17,6 @@ steps when neighbours take cores away, and removes the bias of least squares ove
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain, compress
-from math import exp, log
 from operator import mul
 from statistics import median
 from typing import NamedTuple
@@ -34,13 +33,13 @@ MIN_STEP_S = 1e-6  # least seconds of a step; a shorter measurement is an error 
 MAX_SPEEDUP = 4.0  # bound of predicted / measured of a step, once `MIN_KIND_STEPS` steps of its kind have come
 MIN_KIND_STEPS = 8
 MIN_LEVEL_STEPS = 16  # steps until the level moves: until then the shape converges faster alone
-LEVEL_STEP = 0.03  # largest change of the level's logarithm by one step
-LEVEL_BOUND = log(8.0)  # bound of the level's logarithm, up and down; beyond it the shape has to follow
+LEVEL_RATIO = 1.03  # largest change of the level by one step, up or down
+MAX_LEVEL = 8.0  # bound of the level, and of its inverse; beyond it the shape has to follow
 ERROR_WINDOW_STEPS = 101  # steps in the median error that is reported
 STEPS_BETWEEN_SOLUTIONS = 8
-"""Steps between two solutions, once the level moves; a solution takes a tenth of a small step."""
-STEPS_BETWEEN_REPORTS = 8  # steps between two updates of `costs`, after the first so many
+"""Steps between two solutions and updates of `costs`, once the level moves; before that, each step has one."""
 COEFFICIENT_COUNT = 7
+CONTEXT_PART = 4
 
 
 class StepFit:
@@ -54,7 +53,7 @@ class StepFit:
         self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row, seed.rows]
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
-        self._level = 0.0  # logarithm of the factor
+        self._level = 1.0  # the factor
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
@@ -63,12 +62,19 @@ class StepFit:
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Learns from a step that took `seconds`; ignores a step without work or duration (the clock was set)."""
-        if seconds < MIN_STEP_S or not (work.prompt_tokens or work.sequences):
+        self.learn_in_a_row(work, (seconds,))
+
+    def learn_in_a_row(self, work: StepWork, durations: Sequence[float]) -> None:
+        """Learns from steps of these seconds, each with a token more of every sequence than the one before.
+
+        `work` is the first step's. It learns what it would learn from each of them by itself, and sooner.
+        """
+        if durations[0] < MIN_STEP_S or not (work.prompt_tokens or work.sequences):
             return
         if work.sequences:
-            token = seconds * work.sequences / (work.sequences + work.rows)
+            token = min(durations) * work.sequences / (work.sequences + work.rows)
             self._fastest = min(self._fastest or token, token)
-        amounts = (
+        amounts = [
             1.0,
             float(work.prompt_tokens),
             work.pairs,
@@ -76,27 +82,42 @@ class StepFit:
             float(work.context),
             float(work.rows),
             float(work.rows > 0),
-        )
+        ]
         for part, amount in enumerate(amounts):
             if amount and not self._scale[part]:
-                self._scale[part] = seconds / max(1.0, amount)  # unknown: as if it were all of the step
-        predicted = sum(a * q * s for a, q, s in zip(amounts, self._scale, self._shape, strict=True))
-        factor = exp(self._level)
-        kind = self._kind_of(work)
-        if predicted > 0:
-            self._errors.append(abs(factor * predicted - seconds) / seconds)
+                self._scale[part] = durations[0] / max(1.0, amount)  # unknown: as if it were all of the step
+        kind, learned, count = self._kind_of(work), 0, len(durations)
+        while learned < count:
+            most = 1
             if self._steps >= MIN_LEVEL_STEPS:
-                behind = log(seconds / (factor * predicted))
-                self._level += max(-LEVEL_STEP, min(LEVEL_STEP, behind))
-                self._level = max(-LEVEL_BOUND, min(LEVEL_BOUND, self._level))
-            if kind.steps >= MIN_KIND_STEPS:
-                seconds = max(seconds, factor * predicted / MAX_SPEEDUP)
-        kind.add([amounts[part] * self._scale[part] / seconds for part in kind.parts])
-        self._steps += 1
-        if self._steps <= MIN_LEVEL_STEPS or self._steps % STEPS_BETWEEN_SOLUTIONS == 0:
-            self._solve()
-        if self._steps <= STEPS_BETWEEN_REPORTS or self._steps % STEPS_BETWEEN_REPORTS == 0:
-            self.costs = self._told()
+                most = STEPS_BETWEEN_SOLUTIONS - self._steps % STEPS_BETWEEN_SOLUTIONS
+            some = durations[learned : learned + most]
+            parts = list(map(mul, amounts, self._scale))
+            self._take(kind, parts, work.sequences * self._scale[CONTEXT_PART], some)
+            learned += len(some)
+            amounts[CONTEXT_PART] += work.sequences * len(some)
+            if len(some) == most:
+                self._solve()
+                if count - learned < STEPS_BETWEEN_SOLUTIONS:  # otherwise later costs follow at once
+                    self.costs = self._told()
+
+    def _take(self, kind: "_Equations", parts: Sequence[float], growth: float, durations: Sequence[float]) -> None:
+        """Takes steps of one shape. `parts`: of the first, in seconds; `growth`: by which the context's part grows."""
+        predicted, grown = sum(map(mul, parts, self._shape)), growth * self._shape[CONTEXT_PART]
+        level, settled = self._level, self._steps >= MIN_LEVEL_STEPS
+        counted = list(durations)
+        for at, seconds in enumerate(durations):
+            if (share := level * predicted / seconds) > 0:
+                self._errors.append(abs(share - 1))
+                if share > MAX_SPEEDUP and kind.steps + at >= MIN_KIND_STEPS:
+                    counted[at] = level * predicted / MAX_SPEEDUP
+                if settled:
+                    level *= min(LEVEL_RATIO, max(1 / LEVEL_RATIO, 1 / share))
+                    level = min(MAX_LEVEL, max(1 / MAX_LEVEL, level))
+                predicted += grown
+        self._level = level
+        self._steps += len(durations)
+        kind.add([parts[part] for part in kind.parts], growth, counted)
 
     def _kind_of(self, work: StepWork) -> "_Equations":
         key = work.prompt_tokens > 0, work.sequences > 0, work.rows > 0
@@ -106,24 +127,25 @@ class StepFit:
         return self._kinds[key]
 
     def _solve(self) -> None:
-        shape, kinds = self._shape, self._kinds.values()
+        kinds = list(self._kinds.values())
+        parts, rows, sums = _together(kinds)
+        shape = [self._shape[part] for part in parts]
         fits = [kind.factor_of(self._pull) for kind in kinds]
         pulls = [
-            pull and pull * _factor([fit for kind, fit in zip(kinds, fits, strict=True) if part in kind.products])
-            for part, pull in enumerate(self._pull)
+            self._seed_steps
+            * self._pull[part]
+            * _factor([fit for kind, fit in zip(kinds, fits, strict=True) if part in kind.parts])
+            for part in parts
         ]
-        for part in (*range(COEFFICIENT_COUNT),) * SOLVER_ROUNDS:
-            weight, wanted = self._seed_steps, self._seed_steps * pulls[part]
-            for kind in kinds:
-                if (row := kind.products.get(part)) is not None:
-                    own = row[kind.parts.index(part)]
-                    weight += own
-                    wanted += kind.sums[part] + own * shape[part] - sum(map(mul, row, [shape[at] for at in kind.parts]))
-            shape[part] = max(0.0, wanted / weight)
+        for _ in range(SOLVER_ROUNDS):
+            for place, row in enumerate(rows):
+                wanted = pulls[place] + sums[place] + row[place] * shape[place] - sum(map(mul, row, shape))
+                shape[place] = max(0.0, wanted / (self._seed_steps + row[place]))
+        for part, share in zip(parts, shape, strict=True):
+            self._shape[part] = share
 
     def _told(self) -> StepCosts:
-        factor = exp(self._level)
-        parts = [factor * q * s for q, s in zip(self._scale, self._shape, strict=True)]
+        parts = [self._level * q * s for q, s in zip(self._scale, self._shape, strict=True)]
         step, token, pair, sequence, context, row, rows = parts
         return structs.replace(
             self._seed,
@@ -158,21 +180,54 @@ class _Equations:
 
     def __init__(self, parts: tuple[int, ...]) -> None:
         self.parts = parts
-        self.products = {part: [0.0] * len(parts) for part in parts}
-        self.sums = dict.fromkeys(parts, 0.0)
+        self.products = [[0.0] * len(parts) for _ in parts]
+        self.sums = [0.0] * len(parts)
         self.steps = 0
+        self._context = parts.index(CONTEXT_PART) if CONTEXT_PART in parts else None
 
     def factor_of(self, shape: list[float]) -> _FactorFit:
         own = [shape[part] for part in self.parts]
-        weight = sum(
-            [share * sum(map(mul, self.products[part], own)) for part, share in zip(self.parts, own, strict=True)]
-        )
-        return _FactorFit(sum([share * self.sums[part] for part, share in zip(self.parts, own, strict=True)]), weight)
+        weight = sum([share * sum(map(mul, row, own)) for row, share in zip(self.products, own, strict=True)])
+        return _FactorFit(sum(map(mul, own, self.sums)), weight)
 
-    def add(self, amounts: list[float]) -> None:
-        """Adds a step: its parts' amounts, scaled and divided by the step's seconds, should sum up to 1."""
-        self.steps += 1
-        for part, amount in zip(self.parts, amounts, strict=True):
-            row = self.products[part]
-            self.products[part] = [STEP_DECAY * old + amount * other for old, other in zip(row, amounts, strict=True)]
-            self.sums[part] = STEP_DECAY * self.sums[part] + amount
+    def add(self, amounts: list[float], growth: float, durations: Sequence[float]) -> None:
+        """Adds steps: the parts of each, divided by its seconds, should sum up to 1.
+
+        `amounts`: parts of the first step, scaled; `growth`: by which the context's part grows from step to step. With
+        w the weights, s the seconds, and x + i g a step's parts, the sum of w/s^2 (x + i g)(x + i g)^T is, for a, b, c
+        = sums of w/s^2, w/s^2 i, w/s^2 i^2, that of one step with parts x + b/a g and weight a, plus (c - b^2/a) g g^T.
+        """
+        a = b = c = alone = alone_at = 0.0
+        for at, seconds in enumerate(durations):
+            inverse = 1 / seconds
+            square = inverse * inverse
+            a, b, c = STEP_DECAY * a + square, STEP_DECAY * b + at * square, STEP_DECAY * c + at * at * square
+            alone, alone_at = STEP_DECAY * alone + inverse, STEP_DECAY * alone_at + at * inverse
+        decay, context = STEP_DECAY ** len(durations), self._context
+        self.sums = [decay * old + alone * amount for old, amount in zip(self.sums, amounts, strict=True)]
+        if context is not None:
+            self.sums[context] += alone_at * growth
+            amounts[context] += growth * b / a
+        for place, amount in enumerate(amounts):
+            row, weight = zip(self.products[place], amounts, strict=True), a * amount
+            self.products[place] = [decay * old + weight * other for old, other in row]
+        if context is not None:
+            self.products[context][context] += (c - b * b / a) * growth * growth
+        self.steps += len(durations)
+
+
+def _together(kinds: Sequence[_Equations]) -> tuple[Sequence[int], Sequence[Sequence[float]], Sequence[float]]:
+    """Returns the parts of all kinds, and the sums of the kinds' equations."""
+    if len(kinds) == 1:
+        return kinds[0].parts, kinds[0].products, kinds[0].sums
+    parts = sorted({part for kind in kinds for part in kind.parts})
+    places = {part: place for place, part in enumerate(parts)}
+    rows, sums = [[0.0] * len(parts) for _ in parts], [0.0] * len(parts)
+    for kind in kinds:
+        at = [places[part] for part in kind.parts]
+        for place, products, wanted in zip(at, kind.products, kind.sums, strict=True):
+            row = rows[place]
+            sums[place] += wanted
+            for other, product in zip(at, products, strict=True):
+                row[other] += product
+    return parts, rows, sums

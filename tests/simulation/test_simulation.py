@@ -63,7 +63,7 @@ def test_kv_takes_the_time_of_its_link() -> None:
         simulation = DeploymentSimulation(described)
         (came,) = simulation.run(requests(1.0, 0.5)[:1])
         simulation.check_conservation()
-        assert came.timings is not None and simulation.fleet.workers["p1"].status.load.handoffs == 1
+        assert came.timings is not None and simulation.fleet.workers["p1"].load().handoffs == 1
         gaps[name], ttft_ms = came.gaps_ms[0], came.timings.ttft_ms
         size = came.prompt_tokens * DEVICE.token_bytes
     assert gaps["fast"] == pytest.approx(10.3, abs=1.0), "a step"

@@ -25,13 +25,25 @@ def test_a_repeated_step_goes_on_as_if_each_had_been_planned() -> None:
     assert short.is_over and long.emitted == 6
 
 
-def test_where_blocks_are_short_a_step_is_repeated_within_the_last_ones() -> None:
+def test_where_blocks_are_short_a_step_is_repeated_half_as_often() -> None:
     engine, going = scheduler(5), job(6, max_tokens=14)
     added(engine, job(4, hand_off=True), going)
     step(engine)
-    assert repeated(engine, 100) == 8 - 6, "nineteen tokens need five blocks, of which a parked sequence has one"
-    assert going.computed == 8
-    assert repeated(engine, 4) == 4 and going.computed == 12, "fewer steps need one block more"
+    assert repeated(engine, 100) == 13 // 2, "nineteen tokens need five blocks, of which a parked sequence has one"
+    assert going.computed == 12 and engine.load().blocks_used == 1 + 3
+    assert repeated(engine, 4) == 4 and going.computed == 16, "the last block holds the tokens of fewer steps"
+
+
+def test_repeated_steps_take_blocks_when_they_have_ended() -> None:
+    engine, going = scheduler(), job(6, max_tokens=30)
+    added(engine, going)
+    step(engine)
+    plan = planned(engine)
+    assert engine.repeat(29) == 29 and engine.load().blocks_used == 2
+    assert [engine.blocks_for(further) for further in (0, 1, 2, 28)] == [0, 0, 1, 7]
+    engine.apply(StepResult(plan.step, [[1, 1, 1]], repeats=3), 2.0)
+    assert going.computed == 9 and engine.load().blocks_used == 3
+    engine.check_invariants()
 
 
 def test_no_step_of_a_prompt_that_is_handed_off_is_repeated() -> None:

@@ -44,8 +44,8 @@ def test_costs_are_at_the_level_of_all_steps_of_the_load_and_not_of_the_requests
     early = StepTotals(steps=100, seconds=77.0, rows=100, sequences=100)
     loaded = early.since(StepTotals())
     for tokens in (100, 200):
-        loaded = loaded.and_step(StepWork(tokens), 1.5 * costs.seconds(StepWork(tokens)))
-    alone = loaded.and_step(StepWork(300), 0.1 * costs.seconds(StepWork(300)))
+        loaded = loaded.and_steps(StepWork(tokens), (1.5 * costs.seconds(StepWork(tokens)),))
+    alone = loaded.and_steps(StepWork(300), (0.1 * costs.seconds(StepWork(300)),))
     told = [replaced(worker("decode", 0.0), costs, totals) for totals in (early, loaded, alone)]
     with StandIn(stats=[msgspec.to_builtins({"workers": [each]}) for each in told]) as server:
         endpoint = ClientEndpoint(server.url, "", "")

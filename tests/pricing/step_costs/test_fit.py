@@ -192,3 +192,19 @@ def test_costs_are_finite_and_never_negative_whatever_comes(
         costs = fit.costs
         parts = (costs.step, costs.prompt_token, costs.pair, costs.sequence, costs.context_token, costs.row, costs.rows)
         assert all(0 <= part < float("inf") for part in (*parts, costs.error))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2, 1.5])
+def test_steps_in_a_row_teach_what_each_teaches_by_itself(noise: float) -> None:
+    """Through rows that begin anywhere between two solutions, steps with prompts, and outliers."""
+    chance = random.Random(5)
+    by_itself, in_a_row = StepFit(SEED), StepFit(SEED)
+    for _ in range(30):
+        sequences, count = chance.randint(1, 30), chance.choice([1, 5, 40])
+        work = next(prompts(chance)) if count == 1 else StepWork(0, 0.0, sequences, 300 * sequences)
+        works = [structs.replace(work, context=work.context + step * work.sequences) for step in range(count)]
+        durations = [TRUE.seconds(each) * exp(chance.gauss(0, noise)) for each in works]
+        for each, seconds in zip(works, durations, strict=True):
+            by_itself.learn(each, seconds)
+        in_a_row.learn_in_a_row(work, durations)
+        assert structs.astuple(in_a_row.costs) == pytest.approx(structs.astuple(by_itself.costs), rel=1e-9, abs=1e-12)
