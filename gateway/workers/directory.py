@@ -11,6 +11,7 @@ from gateway.workers.kept_blocks import KeptBlocks
 from gateway.workers.roster import Roster
 from gateway.workers.worker import Worker
 
+ALL_LEFT = object()
 Known = TypeVar("Known", bound=Worker)
 """How the workers are reached: over a `WorkerConnection`, or in a simulation."""
 
@@ -21,6 +22,7 @@ class WorkerDirectory(Generic[Known]):
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
         self._holders: BlockHolders[KeptBlocks] = BlockHolders()
+        self._leaving: list[Iterator[None]] = []  # removes the blocks of workers that have left, step by step
         self._roster: Roster | None = None  # of workers that serve; None: out of date
         self._changed: set[Worker] = set()  # since the roster was brought up to date
         self._block_sizes: set[int] = set()
@@ -40,11 +42,13 @@ class WorkerDirectory(Generic[Known]):
 
     def remove(self, worker: Known) -> None:
         del self._known[worker.epoch]
-        worker.kept.leaves()
+        self._leaving.append(worker.kept.leaves())
         self._roster, self._sized = None, -1
 
     def serving(self, adapter: str) -> Roster:
         """Returns the workers that take new requests with this adapter's digest; without one, from a kept roster."""
+        if self._leaving and next(self._leaving[-1], ALL_LEFT) is ALL_LEFT:
+            self._leaving.pop()
         if adapter:
             return Roster([each for each in self._known.values() if each.serves(adapter)], self._holders)
         if self._roster is None or any(self._comes_or_goes(self._roster, each) for each in self._changed):
