@@ -47,7 +47,7 @@ def load(device: SimulatedDevice, workers: int, seed: int) -> list[TimedRequest]
 def test_every_answer_takes_as_long_as_from_single_steps(
     prefill: int, decode: int, device: SimulatedDevice, tokens: int, pause_s: float
 ) -> None:
-    """To the microsecond, though workers learn what steps cost, and a gateway goes by what they tell. One that is unsplit dies."""
+    """To the microsecond, though workers learn what steps cost, and a gateway goes by what they tell; one may die."""
     device = structs.replace(device, pause_s=pause_s).with_pool(tokens, 16)
     coming = load(device, decode, seed=decode)
     answers, actions = [], []
