@@ -4,6 +4,7 @@ import inspect
 import math
 from typing import Any
 
+import numpy as np
 from triton import language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
@@ -92,16 +93,24 @@ def keep_lookups() -> None:
     def is_equal_type(self: Any, other: Any) -> bool:
         return self is other or is_equal(self, other)
 
-    def broadcast_if_other(self: Any, left: Any, right: Any) -> Any:
-        blocks = left.type.is_block() and right.type.is_block()
-        return (left, right) if blocks and left.type.shape is right.type.shape else broadcast(self, left, right)
+    def splat(scalar: Any, like: Any) -> Any:
+        data = np.full(tuple(like.shape.values), scalar.handle.data, np_type(scalar.handle.dtype))
+        handle = interpreter.TensorHandle(data, scalar.handle.dtype.scalar)
+        return tl.tensor(handle, like.with_element_ty(scalar.dtype))
+
+    def broadcast_or_keep(self: Any, left: Any, right: Any) -> Any:
+        if not left.type.is_block():
+            return (splat(left, right.type), right) if right.type.is_block() else (left, right)
+        if not right.type.is_block():
+            return left, splat(right, left.type)
+        return (left, right) if left.type.shape is right.type.shape else broadcast(self, left, right)
 
     # Without its debug mode it computes whether numbers overflow, and then does not look.
     assert not interpreter.interpreter_builder.options.debug
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
     interpreter._patch_lang = patch_for
     tl.dtype.__eq__ = is_equal_type
-    TritonSemantic.broadcast_impl_value = broadcast_if_other
+    TritonSemantic.broadcast_impl_value = broadcast_or_keep
     tl.block_type.__init__ = init_block_type
     tl.tensor.__init__ = init_tensor
     tl.core._type_for_tuple_values = type_for_values
