@@ -5,6 +5,7 @@ block is joined with its free neighbours (boundary tags: Knuth, The Art of Compu
 found by size class (powers of two), so that taking and freeing a run are O(1) whatever the size of the pool.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 
@@ -15,8 +16,8 @@ class FreeRuns:
         self.count = 0  # free blocks
         self._length: dict[int, int] = {}  # first block of a run -> blocks in it
         self._first: dict[int, int] = {}  # last block of a run -> its first
-        # class k: the runs of 2^k … 2^(k+1) - 1 blocks
-        self._classes: list[dict[int, None]] = [{} for _ in range(count.bit_length())]
+        # Class k: runs of 2^k … 2^(k+1) - 1 blocks. A dict would search its first run among the places of removed ones.
+        self._classes: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(count.bit_length())]
         self._occupied = 0  # bit k: class k has a run
         self._insert(first, count)
 
