@@ -92,7 +92,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         members = self._sequences(job, job.attempts(), hand_off=True)
         if not members:
             return
-        group = PrefillGroup(job, members)
+        group = PrefillGroup(structs.replace(job, prompt=members[0].prompt), members)  # with packed ids
         self._by_sample |= dict.fromkeys(group.living, group)
         self._waiting[group.parent] = group
         self._lines.setdefault(job.decode_epoch, WaitingQueue()).insert(group.parent)
