@@ -1,8 +1,8 @@
 """Sums of a load's outcomes in bounded memory, whether they are measured or simulated."""
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from contracts.slo import SLO, Objective
+from contracts.slo import SLO, Objective, Timings
 from workloads.log_counts import LogCounts
 from workloads.outcome import RequestOutcome
 
@@ -19,6 +19,7 @@ class LoadFigures(Struct, kw_only=True):
     requests: int = 0
     answered: int = 0
     good: int = 0
+    undecided: int = 0
     missed: dict[str, int] = {}
     errors: dict[str, int] = {}
     output_tokens: int = 0
@@ -47,6 +48,7 @@ class LoadFigures(Struct, kw_only=True):
             self.good += 1
         else:
             self.missed[missed] = self.missed.get(missed, 0) + 1
+        self.undecided += _undecided(self.slo, timings, *outcome.own_delays_ms)
         self.output_tokens += timings.output_tokens
         self.prompt_tokens += outcome.prompt_tokens
         self.cached_tokens += outcome.cached_tokens
@@ -59,3 +61,11 @@ class LoadFigures(Struct, kw_only=True):
     def _failed(self, error: str) -> None:
         named = error if error in self.errors or len(self.errors) < MAX_ERRORS_NAMED else OTHER_ERRORS
         self.errors[named] = self.errors.get(named, 0) + 1
+
+
+def _undecided(slo: SLO, timings: Timings, first_ms: float, last_ms: float) -> bool:
+    """Returns whether delays of the client, up to these, decide whether an answer is good."""
+    early = structs.replace(timings, ttft_ms=timings.ttft_ms - first_ms, e2e_ms=timings.e2e_ms - last_ms)
+    at_best = slo.met(early.ttft_ms, structs.replace(early, ttft_ms=timings.ttft_ms).tpot_ms())
+    at_worst = slo.met(timings.ttft_ms, structs.replace(early, e2e_ms=timings.e2e_ms).tpot_ms())
+    return at_best and not at_worst

@@ -20,3 +20,5 @@ class RequestOutcome(Struct, frozen=True):
     error: str = ""
     sender: str = ""
     """The name of the API key, where a load has several."""
+    own_delays_ms: tuple[float, float] = (0.0, 0.0)
+    """By how much the first token, and the last, may have come before the client read it."""

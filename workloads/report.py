@@ -50,6 +50,8 @@ class Report(Struct, frozen=True, kw_only=True):
     requests: int
     answered: int
     good: int
+    undecided: int = 0
+    """Answers of which the load generator's own delays decided whether they are good."""
     missed: Missed
     errors: dict[str, int] = field(default_factory=dict)
     requests_per_s: float
@@ -100,6 +102,7 @@ def report_of(
         requests=figures.requests,
         answered=figures.answered,
         good=figures.good,
+        undecided=figures.undecided,
         missed=Missed(*(figures.missed.get(which, 0) for which in Missed.__struct_fields__)),
         errors=dict(Counter(figures.errors).most_common()),
         requests_per_s=figures.answered / seconds,

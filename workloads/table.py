@@ -28,6 +28,8 @@ def table(report: Report) -> Iterator[str]:
         f"({100 * report.good_share:.0f}%) met TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms"
     )
     yield f"missed    {missed.ttft} by TTFT, {missed.tpot} by TPOT, {missed.both} by both"
+    if report.undecided:
+        yield f"undecided {report.undecided}: they are good or not by how late this load generator read their tokens"
     cached = f", {100 * report.cached_share:.0f}% of the prompt tokens from a cache" if report.cached_share else ""
     yield (
         f"rate      {report.requests_per_s:.2f} requests/s, {report.output_tokens_per_s:.1f} output tokens/s, "

@@ -15,6 +15,7 @@ import httptools
 
 from contracts.errors import GatewayError
 from infra.completions_client import MAX_RESPONSE_BYTES, error_message
+from launcher.bench.own_delays import OwnDelays
 
 MAX_IDLE_S = 3.0
 """An idle connection is not used after this: servers close them, many after 5 s."""
@@ -41,13 +42,16 @@ class LoadConnections:
         self._context = context
         self._timeout_s = timeout_s
         self._idle: list[_Connection] = []
+        self.delays = OwnDelays()
         fields = {"host": parts.netloc.rpartition("@")[2], "content-type": "application/json", **headers}
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
     async def __aenter__(self) -> "LoadConnections":
+        self.delays.watch()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.delays.close()
         while self._idle:
             self._idle.pop().close()
 

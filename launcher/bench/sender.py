@@ -130,13 +130,16 @@ class Sender:
                 self.outcomes.append(RequestOutcome(*times, error=error))
             else:
                 pieces = answer.pieces or [answer.last or ended]  # of an answer without text a client sees the end
+                first, last = pieces[0], max(answer.last, pieces[-1])
+                before = self._connections.delays.before
                 self.outcomes.append(
                     RequestOutcome(
                         *times,
-                        Timings(1000 * (pieces[0] - sent), 1000 * (max(answer.last, pieces[-1]) - sent), usage.tokens),
+                        Timings(1000 * (first - sent), 1000 * (last - sent), usage.tokens),
                         tuple(1000 * (after - before) for before, after in pairwise(pieces)),
                         usage.prompt_tokens or 0,
                         usage.cached_tokens or 0,
+                        own_delays_ms=(1000 * before(first), 1000 * before(last)),
                     )
                 )
         return not error

@@ -6,7 +6,7 @@ import pytest
 from contracts.slo import SLO, Timings
 from workloads.figures import MAX_ERRORS_NAMED, OTHER_ERRORS, LoadFigures
 from workloads.outcome import RequestOutcome
-from workloads.report import Missed, Percentiles, Report, make_report, share_interval
+from workloads.report import Missed, Percentiles, Report, make_report, report_of, share_interval
 from workloads.table import comparison, table
 
 OUTCOMES = [
@@ -30,6 +30,27 @@ def test_counts_and_rates() -> None:
     assert (made.output_tokens_per_s, made.prompt_tokens_per_s, made.cached_share) == (24.0, 125.0, 0.08)
     assert made.itl_ms == Percentiles(20.0, 20.0, 30.0, 30.0, 30.0, 30.0)
     assert made.late_ms.max == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "e2e_ms", "delays_ms", "undecided"),
+    [
+        (1020.0, 1400.0, (30.0, 0.0), 1),  # came in time, perhaps
+        (1020.0, 1400.0, (10.0, 0.0), 0),
+        (500.0, 1320.0, (0.0, 30.0), 1),  # its last token came in time, perhaps
+        (500.0, 1290.0, (30.0, 0.0), 1),  # its first token came sooner, so that the others took longer, perhaps
+        (500.0, 1290.0, (5.0, 0.0), 0),
+        (900.0, 1000.0, (800.0, 0.0), 0),
+    ],
+)
+def test_an_answer_is_undecided_if_the_clients_own_delays_decide(
+    ttft_ms: float, e2e_ms: float, delays_ms: tuple[float, float], undecided: int
+) -> None:
+    figures = LoadFigures(slo=SLO(1000.0, 20.0))
+    figures.add(RequestOutcome(0.0, 0.0, 2.0, Timings(ttft_ms, e2e_ms, 41), own_delays_ms=delays_ms))
+    found = report_of(figures, server="", model="", load={})
+    assert found.undecided == undecided
+    assert any(line.startswith("undecided 1:") for line in table(found)) == bool(undecided)
 
 
 def test_many_different_errors_are_counted_together() -> None:
