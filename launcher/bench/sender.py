@@ -105,7 +105,7 @@ class Sender:
         """Sends a request, and each later turn when its time has come; ends with the first answer that is not whole."""
         while await self.exchange(request, due_s) and request.then is not None:
             due_s = time.perf_counter() - self._began + request.then.pause_s
-            await asyncio.sleep(request.then.pause_s)
+            await _until(self._began + due_s)
             request = request.then.request
 
     async def exchange(self, request: PlannedRequest, due_s: float) -> bool:
@@ -170,10 +170,15 @@ async def send_at(
     tasks = list[asyncio.Task[Answer]]()
     try:
         for at, request in zip(times, requests, strict=True):
-            while (left := begin + at - time.perf_counter()) > 0:
-                await asyncio.sleep(max(left, TIMER_TICK_S))
+            await _until(begin + at)
             tasks.append(child(request()))
     except asyncio.CancelledError:
         await end(tasks)
         raise
     return tasks
+
+
+async def _until(at: float) -> None:
+    """Waits for a moment of `time.perf_counter`, which a timer that ends too early does not bring."""
+    while (left := at - time.perf_counter()) > 0:
+        await asyncio.sleep(max(left, TIMER_TICK_S))

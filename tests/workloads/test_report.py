@@ -40,7 +40,7 @@ def test_counts_and_rates() -> None:
         (500.0, 1320.0, (0.0, 30.0), 1),  # its last token came in time, perhaps
         (500.0, 1290.0, (30.0, 0.0), 1),  # its first token came sooner, so that the others took longer, perhaps
         (500.0, 1290.0, (5.0, 0.0), 0),
-        (900.0, 1000.0, (800.0, 0.0), 0),
+        (900.0, 1000.0, (600.0, 0.0), 0),
     ],
 )
 def test_an_answer_is_undecided_if_the_clients_own_delays_decide(
