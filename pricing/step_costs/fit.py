@@ -36,7 +36,7 @@ MIN_LEVEL_STEPS = 16  # steps until the level moves: until then the shape conver
 LEVEL_RATIO = 1.03  # largest change of the level by one step, up or down
 MAX_LEVEL = 8.0  # bound of the level, and of its inverse; beyond it the shape has to follow
 ERROR_WINDOW_STEPS = 101  # steps in the median error that is reported
-STEPS_BETWEEN_SOLUTIONS = 8
+STEPS_BETWEEN_SOLUTIONS = 16
 """Steps between two solutions and updates of `costs`, once the level moves; before that, each step has one."""
 COEFFICIENT_COUNT = 7
 CONTEXT_PART = 4
@@ -129,20 +129,26 @@ class StepFit:
     def _solve(self) -> None:
         kinds = list(self._kinds.values())
         parts, rows, sums = _together(kinds)
-        shape = [self._shape[part] for part in parts]
-        fits = [kind.factor_of(self._pull) for kind in kinds]
-        pulls = [
-            self._seed_steps
-            * self._pull[part]
-            * _factor([fit for kind, fit in zip(kinds, fits, strict=True) if part in kind.parts])
-            for part in parts
+        shape, seed = [self._shape[part] for part in parts], self._seed_steps
+        equations = [
+            (place, row, row[place], wanted + seed * pull, seed + row[place])
+            for place, (row, wanted, pull) in enumerate(zip(rows, sums, self._pulls(parts, kinds), strict=True))
         ]
-        for _ in range(SOLVER_ROUNDS):
-            for place, row in enumerate(rows):
-                wanted = pulls[place] + sums[place] + row[place] * shape[place] - sum(map(mul, row, shape))
-                shape[place] = max(0.0, wanted / (self._seed_steps + row[place]))
+        for place, row, own, wanted, weight in equations * SOLVER_ROUNDS:
+            shape[place] = max(0.0, (wanted + own * shape[place] - sum(map(mul, row, shape))) / weight)
         for part, share in zip(parts, shape, strict=True):
             self._shape[part] = share
+
+    def _pulls(self, parts: Sequence[int], kinds: Sequence["_Equations"]) -> list[float]:
+        """Returns the shares to which the seed pulls these parts."""
+        fits = [kind.factor_of(self._pull) for kind in kinds]
+        if len(kinds) == 1:
+            factor = _factor(fits)
+            return [self._pull[part] * factor for part in parts]
+        return [
+            self._pull[part] * _factor([fit for kind, fit in zip(kinds, fits, strict=True) if part in kind.parts])
+            for part in parts
+        ]
 
     def _told(self) -> StepCosts:
         parts = [self._level * q * s for q, s in zip(self._scale, self._shape, strict=True)]

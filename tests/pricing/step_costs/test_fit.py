@@ -76,11 +76,11 @@ def test_it_finds_what_each_kind_of_step_costs(seed: StepCosts, noise: float) ->
     chance = random.Random(2)
     fit = StepFit(seed)
     for kind in (prompts, decodes, mixed, prompts, decodes, mixed):
-        learned(fit, kind(chance), 60, noise=noise)
+        learned(fit, kind(chance), 56, noise=noise)
     for kind in (prompts, decodes, mixed):
         assert error(fit, kind(chance)) < 0.05 + noise / 2
     assert fit.costs.error == pytest.approx(0.67 * noise, abs=0.08), "what it tells of itself is what comes"
-    assert fit.costs.steps == 360
+    assert fit.costs.steps == 6 * 56
 
 
 def test_a_few_steps_are_enough_behind_a_seed() -> None:
