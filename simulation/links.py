@@ -4,7 +4,7 @@ A payload occupies its link for its bytes over the rate and arrives half a round
 round trip. Payloads leave while the link's window is open, so a long link with a small window is slow, as it really is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from kvtransfer.events import (
 from kvtransfer.protocol.decode_links import DecodeLinks, FromSender
 from kvtransfer.protocol.flow import MAX_LINK_OFFSET, HandoffRate
 from kvtransfer.protocol.instructions import Instruction, Land, Lost, Send
+from kvtransfer.protocol.prefill_handoff import FrameDone
 from kvtransfer.protocol.prefill_link import PrefillLink
 from simulation.deployment import LinkFigures
 from simulation.timeline import Timeline
@@ -89,9 +90,17 @@ class PrefillEnd:
     """A prefill worker's end of its link to one decode worker."""
 
     def __init__(
-        self, timeline: Timeline, worker: SimulatedWorker, peer: DecodeEnd, config: TransferConfig, figures: LinkFigures
+        self,
+        timeline: Timeline,
+        worker: SimulatedWorker,
+        peer: DecodeEnd,
+        config: TransferConfig,
+        figures: LinkFigures,
+        forget: Callable[[str, int], None],
     ) -> None:
+        """`forget` is told of each handoff that is over, by prefill epoch and number."""
         self.worker = worker
+        self._forget = forget
         self.rate = HandoffRate()
         self._timeline = timeline
         self._peer = peer
@@ -115,7 +124,16 @@ class PrefillEnd:
             self._carry_out(self._side.receive(message, self._timeline.now))
 
     def lose(self, reason: str) -> None:
-        self._carry_out(self._side.lost(reason, self._timeline.now))
+        """Ends every handoff. What was under way is gone with its channel, so blocks are no longer read."""
+        self._carry_out(self._lost(reason))
+
+    def _lost(self, reason: str) -> list[Instruction]:
+        now, side = self._timeline.now, self._side
+        instructions = side.lost(reason, now)
+        for sender in list(side.handoffs.values()):
+            for payload in list(sender.flying):
+                instructions += side.handle(FrameDone(sender.number, payload), now)
+        return instructions
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         self._follow(instructions)
@@ -136,8 +154,10 @@ class PrefillEnd:
                     if isinstance(instruction, Closed) and instruction.outcome == "accepted":
                         self.rate.passed(instruction.bytes, instruction.times.send_ms / 1000)
                     self.worker.post(instruction)
+                    if isinstance(instruction, Unpinned):
+                        self._forget(self.worker.epoch, instruction.handoff)
                 case Lost(reason):
-                    self._follow(self._side.lost(reason, self._timeline.now))
+                    self._follow(self._lost(reason))
                 case _:
                     raise AssertionError(f"{type(instruction).__name__} is not for the prefill side")
 
@@ -182,7 +202,9 @@ class SimulatedLinks:
             case BlocksTaken() | CancelAttempt():
                 pass  # simulated pools have no windows, and the engine aborts the handoffs of killed attempts
             case _:
-                self._handoffs[worker.epoch, event.handoff].handle(event)
+                known = self._handoffs.get((worker.epoch, event.handoff))
+                if known is not None:  # the engine may name a handoff that is over
+                    known.handle(event)
 
     def from_decode(self, worker: SimulatedWorker, event: FromDecode) -> None:
         self._decodes[worker.epoch].handle(event)
@@ -201,5 +223,8 @@ class SimulatedLinks:
     def _link(self, worker: SimulatedWorker, peer: str) -> PrefillEnd:
         own = self._links.setdefault(worker.epoch, {})
         if peer not in own:
-            own[peer] = PrefillEnd(self._timeline, worker, self._decodes[peer], self._config, self._figures)
+            own[peer] = PrefillEnd(self._timeline, worker, self._decodes[peer], self._config, self._figures, self._over)
         return own[peer]
+
+    def _over(self, prefill: str, handoff: int) -> None:
+        del self._handoffs[prefill, handoff]

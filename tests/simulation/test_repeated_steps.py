@@ -47,14 +47,14 @@ def load(device: SimulatedDevice, workers: int, seed: int) -> list[TimedRequest]
 def test_every_answer_takes_as_long_as_from_single_steps(
     prefill: int, decode: int, device: SimulatedDevice, tokens: int, pause_s: float
 ) -> None:
-    """To the microsecond, though workers learn what steps cost, and a gateway goes by what they tell; one may die."""
+    """To the microsecond, though workers learn what steps cost, and a gateway goes by what they tell, and one dies."""
     device = structs.replace(device, pause_s=pause_s).with_pool(tokens, 16)
     coming = load(device, decode, seed=decode)
     answers, actions = [], []
     for repeats in (1, 256):
         deployment = SimulatedDeployment(prefill=prefill, decode=decode, device=device, repeats=repeats)
         simulation = DeploymentSimulation(deployment)
-        outcomes = simulation.run(coming, () if prefill else [SimulatedDeath("d1", 2.5)])
+        outcomes = simulation.run(coming, [SimulatedDeath("d1", 2.5)])
         simulation.check_conservation()
         answers.append([[each.sent_s, each.ended_s, each.timings and each.timings.ttft_ms] for each in outcomes])
         actions.append(simulation.timeline.actions)
