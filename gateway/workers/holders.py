@@ -1,12 +1,19 @@
 """Which workers have a block: an index over all `KeptBlocks` of a gateway, by the blocks' short keys. Pure.
 
-So the workers with KV of a prompt are found without asking each of a thousand. Most blocks have one holder.
+So the workers with KV of a prompt are found without asking each of a thousand. A block that was handed off has two
+holders, one that begins many prompts has all workers.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder")
+
+DIVISIONS = 4096
+"""Dicts that the keys are spread over: a dict of a million keys would block an event loop for 76 ms when it grows."""
+MAX_HOLDERS_IN_TUPLE = 8
+"""Holders of a block that a tuple names, in a quarter of a set's memory."""
 
 
 class BlockHolders(Generic[Holder]):
@@ -15,32 +22,39 @@ class BlockHolders(Generic[Holder]):
     def __init__(self) -> None:
         self.telling: set[Holder] = set()
         """Holders that report their blocks."""
-        self._first: dict[int, Holder] = {}  # a holder of each key
-        self._all: dict[int, set[Holder]] = {}  # all of them, of keys with several
+        self._divisions: defaultdict[int, dict[int, tuple[Holder, ...] | set[Holder]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         """Number of keys."""
-        return len(self._first)
+        return sum(map(len, self._divisions.values()))
 
     def of(self, key: int) -> Collection[Holder]:
         """Returns the holders of a key, in no order."""
-        if (several := self._all.get(key)) is not None:
-            return several
-        return (self._first[key],) if key in self._first else ()
+        return self._divisions[key % DIVISIONS].get(key, ())
 
     def add(self, holder: Holder, keys: Iterable[int]) -> None:
         """Adds a holder of these keys, which may be one already."""
+        alone = (holder,)
         for key in keys:
-            if (first := self._first.setdefault(key, holder)) is not holder:
-                self._all.setdefault(key, {first}).add(holder)
+            division = self._divisions[key % DIVISIONS]
+            held = division.setdefault(key, alone)
+            if held is alone or holder in held:
+                continue
+            if isinstance(held, set):
+                held.add(holder)
+            else:
+                division[key] = held + alone if len(held) < MAX_HOLDERS_IN_TUPLE else {*held, holder}
 
     def drop(self, holder: Holder, keys: Iterable[int]) -> None:
         """Removes a holder of these keys, which may be none."""
         for key in keys:
-            if (several := self._all.get(key)) is not None:
-                several.discard(holder)
-                self._first[key] = next(iter(several))
-                if len(several) == 1:
-                    del self._all[key]
-            elif self._first.get(key) is holder:
-                del self._first[key]
+            division = self._divisions[key % DIVISIONS]
+            held = division.get(key, ())
+            if holder not in held:
+                continue
+            if len(held) == 1:
+                del division[key]
+            elif isinstance(held, set):
+                held.discard(holder)
+            else:
+                division[key] = tuple([each for each in held if each is not holder])

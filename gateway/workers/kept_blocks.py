@@ -1,7 +1,7 @@
 """Full blocks whose KV one worker has, as far as it has reported: a set of short keys. Pure.
 
-Lost messages appear as gaps in their numbers. Until a full list has come, the set stays unchanged: a prompt sent to a
-worker for KV that is gone is simply computed there.
+Lost messages appear as gaps in their numbers. Then the set loses nothing until all pieces of a full list have come: a
+prompt sent to a worker for KV that is gone is simply computed there.
 """
 
 import struct
@@ -19,13 +19,25 @@ KEYS_PER_STEP = 1024
 """Keys of a worker that has left which are removed at once: some 0.3 ms."""
 
 
+class _Whole:
+    """A full list of keys, as far as its pieces have come. So each piece is taken within a millisecond or two."""
+
+    __slots__ = ("came", "keys", "pieces", "upto")
+
+    def __init__(self, upto: int, pieces: int) -> None:
+        self.upto = upto  # all keys as of this change
+        self.pieces = pieces
+        self.came: set[int] = set()  # positions of pieces
+        self.keys: set[int] = set()
+
+
 class KeptBlocks:
     """Set of a worker's blocks, from its reports."""
 
     def __init__(self) -> None:
         self.heard = NOT_HEARD  # number of the last change that was received without a gap
         self._keys: set[int] = set()
-        self._pieces: dict[int, KeyNews] = {}  # pieces of a full list of keys, by position
+        self._whole: _Whole | None = None  # a full list of keys of which some pieces have come
         self.told = False  # the worker reports its blocks
         self._soon: set[int] = set()  # keys of blocks that it will probably report soon …
         self._sooner: set[int] = set()  # … and the keys of the period before
@@ -49,6 +61,7 @@ class KeptBlocks:
         """Leaves the index that it has joined, as a worker without blocks; each step removes some of them there."""
         holders, gone = self._holders, chain(self._keys, self._soon, self._sooner)
         self._holders, self._keys, self._soon, self._sooner = BlockHolders(), set(), set(), set()
+        self._whole = None
         holders.telling.discard(self)
         return self._removed_from(holders, gone)
 
@@ -77,30 +90,38 @@ class KeptBlocks:
             self._keys.update(kept)
             self._forgets(lost)
             self._holders.add(self, kept)
-            self.heard = news.upto
-            if len(self._keys) > MAX_KEYS:
-                past, self._keys = self._keys, set()
-                self._forgets(past)
-                self.heard = NOT_HEARD
+            self.heard, self._whole = news.upto, None
+            self._bound()
         elif news.first > self.heard:
             self.heard = NOT_HEARD  # a report is missing
 
     def _take_piece(self, news: KeyNews) -> None:
         if news.upto < self.heard:
             return
-        if any(piece.upto != news.upto or piece.pieces != news.pieces for piece in self._pieces.values()):
-            if news.upto < next(iter(self._pieces.values())).upto:
+        whole = self._whole
+        if whole is None or (whole.upto, whole.pieces) != (news.upto, news.pieces):
+            if whole is not None and news.upto < whole.upto:
                 return
-            self._pieces.clear()
-        self._pieces[news.piece] = news
-        if len(self._pieces) < news.pieces:
-            return
-        past, self._keys = self._keys, {key for piece in self._pieces.values() for key in _numbers(piece.kept)}
-        self._forgets(past)
-        self._holders.add(self, self._keys)
-        self._pieces.clear()
-        self.heard, self.told = news.upto, True
-        self._holders.telling.add(self)
+            whole = self._whole = _Whole(news.upto, news.pieces)
+        some = _numbers(news.kept)
+        whole.came.add(news.piece)
+        whole.keys.update(some)
+        self._keys.update(some)
+        self._holders.add(self, some)
+        if len(whole.came) == whole.pieces:
+            past, self._keys = self._keys, whole.keys
+            if len(past) > len(whole.keys):  # which it includes
+                self._forgets(past)
+            self.heard, self.told, self._whole = whole.upto, True, None
+            self._holders.telling.add(self)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Forgets all reports of a worker that reports too many blocks, until it tells all anew."""
+        if len(self._keys) > MAX_KEYS:
+            past, self._keys = self._keys, set()
+            self._forgets(past)
+            self.heard, self._whole = NOT_HEARD, None
 
     def blocks(self, keys: Sequence[int]) -> int:
         """Counts the leading blocks of a prompt that the worker has; `keys` are in order.
@@ -120,7 +141,7 @@ class KeptBlocks:
 
     def _forgets(self, keys: Iterable[int]) -> None:
         """Removes itself from the index as a holder of keys that are no longer here."""
-        self._holders.drop(self, [key for key in keys if key not in self])
+        self._holders.drop(self, set(keys) - self._keys - self._soon - self._sooner)
 
 
 def _numbers(joined: bytes) -> tuple[int, ...]:

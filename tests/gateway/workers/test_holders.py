@@ -27,7 +27,10 @@ def test_the_index_agrees_with_every_worker() -> None:
             case "changes":
                 each.take(KeyNews(each.heard, each.heard + more, kept, lost))
             case "all":
-                each.take(KeyNews(NOT_HEARD, each.heard + more, kept, b"", 0, 1))
+                number = each.heard + more
+                whole = [KeyNews(NOT_HEARD, number, part, b"", at, 2) for at, part in enumerate((kept, lost))]
+                for piece in chance.sample(whole, chance.randrange(1, 3)):
+                    each.take(piece)
             case "expects":
                 each.expects(some, second / 4)
             case "leaves":
@@ -49,3 +52,22 @@ def test_a_worker_leaves_step_by_step() -> None:
     left = [len(holders) for _ in one.leaves()]
     assert left[-1] == 10 and left[:-1] == [2 * KEYS_PER_STEP + 10, KEYS_PER_STEP + 10]
     assert all(list(holders.of(key)) == [other] for key in range(10)) and holders.telling == {other}
+
+
+def test_a_piece_of_all_keys_counts_when_it_comes_and_the_last_one_ends_what_was_before() -> None:
+    holders, worker = BlockHolders[KeptBlocks](), KeptBlocks()
+    worker.joins(holders)
+    worker.take(KeyNews(NOT_HEARD, 1, packed([1, 2]), b"", 0, 1))
+    assert worker.told and worker.heard == 1
+    worker.take(KeyNews(NOT_HEARD, 9, packed([2, 3]), b"", 1, 2))
+    assert [key in worker for key in (1, 2, 3)] == [True, True, True] and worker.heard == 1
+    worker.take(KeyNews(NOT_HEARD, 9, packed([4]), b"", 0, 2))
+    assert [key for key in range(6) if key in worker] == [2, 3, 4] and worker.heard == 9
+    assert [key for key in range(6) if holders.of(key)] == [2, 3, 4]
+
+
+def test_no_dict_of_the_index_grows_long() -> None:
+    """A dict that grows is made anew in one go, which would block the event loop."""
+    holders, keys, chance = BlockHolders[int](), 100_000, random.Random(0)
+    holders.add(0, [chance.getrandbits(64) for _ in range(keys)])
+    assert len(holders) == keys and max(map(len, holders._divisions.values())) < 100
