@@ -68,7 +68,10 @@ def step_contrasts(
 
 
 class _Steps:
-    """Times steps of an engine; each sequence has blocks of its own, since a cache would make shared ones too fast."""
+    """Times steps of an engine; each sequence has blocks of its own, since a cache would make shared ones too fast.
+
+    Ids of sequences are negative, unlike requests': the engine keeps states by id.
+    """
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._executor = Executor(engine)
@@ -84,14 +87,14 @@ class _Steps:
     def decodes(self, sequences: int, context: int) -> TimedStep:
         """Measures a step in which this many sequences decode behind `context` tokens each."""
         works = [
-            Work(number, context - 1, [0], self._tables(number, context), PLAIN_SAMPLING, output_index=1)
+            Work(~number, context - 1, [0], self._tables(number, context), PLAIN_SAMPLING, output_index=1)
             for number in range(sequences)
         ]
         return self._timed(works, StepWork(sequences=sequences, context=sequences * context))
 
     def chunk(self, start: int, tokens: int) -> TimedStep:
         """Measures a step with `tokens` tokens of a prompt behind `start` others."""
-        work = Work(0, start, [0] * tokens, self._tables(0, start + tokens), PLAIN_SAMPLING)
+        work = Work(~0, start, [0] * tokens, self._tables(0, start + tokens), PLAIN_SAMPLING)
         return self._timed([work], StepWork(tokens, pairs_of(start, tokens)))
 
     def _tables(self, number: int, tokens: int) -> tuple[list[int], ...]:

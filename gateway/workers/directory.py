@@ -42,7 +42,8 @@ class WorkerDirectory(Generic[Known]):
 
     def remove(self, worker: Known) -> None:
         del self._known[worker.epoch]
-        self._leaving.append(worker.kept.leaves())
+        self._leaving.append(worker.leaves())
+        self._changed.discard(worker)
         self._roster, self._sized = None, -1
 
     def serving(self, adapter: str) -> Roster:

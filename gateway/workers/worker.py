@@ -1,6 +1,6 @@
 """The gateway's knowledge of one worker: its record, its newest report, prompts sent since, and its KV. Pure."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from msgspec import structs
@@ -73,6 +73,11 @@ class Worker:
         """Tells from now on which blocks it has, and when its load changes, or whether it serves."""
         self._notices = notices
         self.kept.joins(holders)
+
+    def leaves(self) -> Iterator[None]:
+        """Tells no more; each step removes some of its blocks from the index that it has joined."""
+        self._notices = _ignored
+        return self.kept.leaves()
 
     @property
     def own_sequences(self) -> int:
@@ -239,7 +244,7 @@ class Worker:
 
 
 def _ignored(worker: Worker) -> None:
-    """Hears of a worker that no directory lists."""
+    """Takes the news of a worker that no directory lists."""
 
 
 def _yield(counts: SpeculationCounts) -> DecodeYield:

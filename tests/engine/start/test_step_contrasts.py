@@ -35,6 +35,7 @@ class Device:
 
         def launched(executor: Executor, plan: StepPlan) -> None:
             launch(executor, plan)
+            assert all(work.sequence < 0 for work in plan.works), "the engine keeps states by id, as of requests"
             self.steps += 1
             self.now += costs.seconds(work_of(plan))
 
