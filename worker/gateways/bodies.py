@@ -35,7 +35,7 @@ class _Awaited:
 
     def __init__(self, job: AnyJob) -> None:
         self.job = job
-        self.ids: list[int] = []  # received so far
+        self.ids = unpacked(b"")  # received so far
         self.digest = hashlib.sha256()  # of `ids`
         self.asked: float | None = None  # local time (s) of the last question for the next piece
         self.heard: float | None = None  # local time (s) of the last piece, or of the first question
