@@ -14,8 +14,8 @@ from contracts.scores import Scores
 from pricing.routes.backlog import Backlog
 
 NOT_HEARD = -1  # a gateway's position in a worker's key news before it has read all keys
-KEYS_IN_MESSAGE = 4096
-JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT_KEY_BYTES)]
+MAX_KEYS_IN_MESSAGE = 4096
+JoinedKeys = Annotated[bytes, Meta(max_length=MAX_KEYS_IN_MESSAGE * SHORT_KEY_BYTES)]
 
 # gateway -> worker ------------------------------------------------------------------------------------------------
 

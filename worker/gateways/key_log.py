@@ -9,9 +9,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from contracts.kv.block_hash import SHORT_KEY_BYTES
-from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
+from contracts.messages.gateway import NOT_HEARD, KeyNews
 
 MAX_KEYS = 1 << 16  # keys reported to gateways. Beyond this number, the oldest are reported as lost.
+KEYS_IN_MESSAGE = 1 << 10  # which a gateway takes in half a millisecond; `MAX_KEYS` are 64 pieces, as many as may be
 MAX_CHANGES = 1 << 14  # changes kept in order. A gateway that is further behind gets all keys.
 HEARD_TIMEOUT_S = 1.0  # seconds after which sent changes should have been confirmed
 
