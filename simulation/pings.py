@@ -1,4 +1,4 @@
-"""A simulated worker's answers to a gateway's pings, of which only those are made that somebody reads.
+"""A simulated worker's answers to a gateway's pings, made only where the gateway reads them.
 
 A worker that rests would give a thousand answers that differ only by their time. So the answers up to now are made when
 the gateway looks, or when the worker is about to change: until then each is what it would have been at its time.
@@ -32,7 +32,7 @@ class PingAnswers:
         self._under_way: deque[PingAnswer] = deque()  # or arrived, and not read
 
     def answer(self, now: float) -> None:
-        """Answers the pings up to now, before the worker changes, without answers that nobody can read any more."""
+        """Answers the pings up to now, before the worker changes, and forgets answers that a newer one hides."""
         if not self._worker.alive:
             return
         while (at := self.next_at) <= now:

@@ -170,7 +170,7 @@ class BlockManager:
         ]
 
     def has_room(self, counts: Sequence[int]) -> bool:
-        """Returns whether so many more blocks of each group may be taken."""
+        """Returns whether these numbers of further blocks, one number for each group, may be taken."""
         return all(group.has_room(count, 0) for group, count in zip(self.groups, counts, strict=True))
 
     def advance(self, tables: Tables, position: int, tokens: int) -> int:

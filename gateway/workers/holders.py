@@ -1,7 +1,7 @@
 """Which workers have a block: an index over all `KeptBlocks` of a gateway, by the blocks' short keys. Pure.
 
 So the workers with KV of a prompt are found without asking each of a thousand. A block that was handed off has two
-holders, one that begins many prompts has all workers.
+holders; of a block that begins many prompts, all workers are holders.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ Holder = TypeVar("Holder")
 DIVISIONS = 4096
 """Dicts that the keys are spread over: a dict of a million keys would block an event loop for 76 ms when it grows."""
 MAX_HOLDERS_IN_TUPLE = 8
-"""Holders of a block that a tuple names, in a quarter of a set's memory."""
+"""Holders of a block that are a tuple, in a quarter of a set's memory; more of them are a set."""
 
 
 class BlockHolders(Generic[Holder]):

@@ -51,14 +51,14 @@ class KeptBlocks:
         return key in self._keys or key in self._soon or key in self._sooner
 
     def joins(self, holders: BlockHolders["KeptBlocks"]) -> None:
-        """Tells an index which blocks it has, from now on."""
+        """Keeps an index in step with its blocks from now on."""
         self._holders = holders
         holders.add(self, self._keys | self._soon | self._sooner)
         if self.told:
             holders.telling.add(self)
 
     def leaves(self) -> Iterator[None]:
-        """Leaves the index that it has joined, as a worker without blocks; each step removes some of them there."""
+        """Forgets all blocks, and leaves the index; each step of the result removes some of the blocks there."""
         holders, gone = self._holders, chain(self._keys, self._soon, self._sooner)
         self._holders, self._keys, self._soon, self._sooner = BlockHolders(), set(), set(), set()
         self._whole = None

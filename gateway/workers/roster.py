@@ -149,5 +149,5 @@ class Roster:
         return self.prefills if worker.kind.role == "prefill" else self.decodes
 
 
-NOBODY = RoleRoster((), BlockHolders())
-"""The workers of a role that has none for a request."""
+NO_WORKERS = RoleRoster((), BlockHolders())
+"""The roster of a role from which a request takes no worker."""

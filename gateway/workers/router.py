@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
 from gateway.workers.directory import Known, WorkerDirectory
-from gateway.workers.roster import NOBODY, RoleRoster, RoleTurn, Roster
+from gateway.workers.roster import NO_WORKERS, RoleRoster, RoleTurn, Roster
 from gateway.workers.shortlist import shortlist
 from gateway.workers.worker import Worker
 from pricing.routes.candidate import Candidate
@@ -60,16 +60,16 @@ class Router:
         def turn(of: RoleRoster, accepts: Callable[[Worker], bool] | None = None) -> RoleTurn:
             return RoleTurn(of, self._turn, accepts)
 
-        nobody = turn(NOBODY)
+        none = turn(NO_WORKERS)
         if request.pooled:
             able = turn(roster.prefills, lambda each: not each.late and each.epoch not in avoid)
             if any(able):
-                return nobody, able
+                return none, able
         if request.pooled or not roster.decodes.ring:
-            return nobody, turn(roster.decodes if roster.decodes.ring else roster.prefills)
+            return none, turn(roster.decodes if roster.decodes.ring else roster.prefills)
         fitting = roster.prefills.contents & roster.decodes.contents
         if not fitting:
-            return nobody, turn(roster.decodes)
+            return none, turn(roster.decodes)
         if roster.prefills.contents == roster.decodes.contents:
             return turn(roster.prefills), turn(roster.decodes)
 

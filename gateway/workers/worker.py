@@ -70,12 +70,12 @@ class Worker:
         self._notices(self)
 
     def joins(self, holders: BlockHolders[KeptBlocks], notices: Callable[["Worker"], None]) -> None:
-        """Tells from now on which blocks it has, and when its load changes, or whether it serves."""
+        """Keeps `holders` in step with its blocks, and calls `notices` when its load changes, or whether it serves."""
         self._notices = notices
         self.kept.joins(holders)
 
     def leaves(self) -> Iterator[None]:
-        """Tells no more; each step removes some of its blocks from the index that it has joined."""
+        """Ends what `joins` began; each step of the result removes some of its blocks from the index of holders."""
         self._notices = _ignored
         return self.kept.leaves()
 

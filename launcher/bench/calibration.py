@@ -140,6 +140,6 @@ def _of_role(workers: Sequence[WorkerRecord], role: str, before: Sequence[Worker
 
 
 def _taken(costs: StepCosts, totals: StepTotals) -> StepCosts:
-    """Returns the costs at the level of all these steps: that of the newest thirty, which they have, is chance."""
+    """Returns the costs at the level of all these steps; that of the newest thirty, their own, is left to chance."""
     factor = totals.over(costs)
     return msgspec.structs.replace(costs, **{name: factor * getattr(costs, name) for name in COEFFICIENT_NAMES})

@@ -19,7 +19,7 @@ MAX_ADAPTER_RANK = 1024
 
 
 class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
-    """Simulated in place of what files and devices tell, and who sends requests."""
+    """Figures that devices and files tell of a real deployment, and the API keys of its requests."""
 
     host_gb_per_s: Annotated[
         float,

@@ -1,4 +1,4 @@
-"""Answers to pings that are made when somebody reads them are those of pings that are all simulated."""
+"""Answers to pings that are made when the gateway reads them are those of pings that are all simulated."""
 
 import random
 from functools import partial
