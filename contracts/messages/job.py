@@ -43,7 +43,8 @@ class Prompt(Struct, frozen=True, array_like=True):
         try:
             return structs.replace(self, token_ids=array("I", self.token_ids))
         except OverflowError:
-            raise MessageError(f"token ids from {min(self.token_ids)} to {max(self.token_ids)}") from None
+            why = f"token ids from {min(self.token_ids)} to {max(self.token_ids)}, beyond those of any vocabulary"
+            raise MessageError(why) from None
 
 
 class Body(Struct, frozen=True, array_like=True):
