@@ -5,12 +5,13 @@ rows of one head, which needs no mask, and no grouping that a backend might not 
 and values that were repeated for their query heads before the clock started.
 """
 
+import functools
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -57,14 +58,14 @@ def prefill_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> 
     repeats = own.shape[1] // keys.shape[1]
     # A chunk's mask is not is_causal, which begins at the first key.
     whole = tokens == kv_tokens
-    lower = None if whole else causal_lower_right(tokens, kv_tokens)
     dense = None if whole else _causal(tokens, kv_tokens, queries.device)
 
     def backend(kind: SDPBackend, grouped: bool) -> Peer:
-        mask = lower if kind in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION) else dense
+        by_corner = not whole and kind in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
         k, v = (keys, values) if grouped else (each.repeat_interleave(repeats, 1) for each in (keys, values))
 
         def run() -> Tensor:
+            mask = _lower_right(tokens, kv_tokens) if by_corner else dense
             with sdpa_kernel(kind):
                 found = scaled_dot_product_attention(own, k, v, mask, is_causal=whole, enable_gqa=grouped)
             return found[0].transpose(0, 1)
@@ -89,6 +90,13 @@ def prefill_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> 
 
 def _backends(device: torch.device) -> list[tuple[str, SDPBackend]]:
     return [(name, kind) for name, kind in BACKENDS.items() if device.type == "cuda" or name in ON_CPU]
+
+
+@functools.cache
+def _lower_right(tokens: int, kv_tokens: int) -> Tensor:
+    from torch.nn.attention.bias import causal_lower_right  # a second of PyTorch's compiler, if a peer runs at all
+
+    return cast(Tensor, causal_lower_right(tokens, kv_tokens))
 
 
 def _causal(tokens: int, kv_tokens: int, device: torch.device) -> Tensor:
