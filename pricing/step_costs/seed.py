@@ -90,7 +90,7 @@ def _contrasted(derived: StepCosts, contrasts: Sequence[StepContrast]) -> StepCo
     for each in contrasts:
         least = MIN_SHARE * getattr(derived, each.coefficient)
         costs = structs.replace(costs, **{each.coefficient: max(least, each.slope)})
-    for lone in [each.less for each in contrasts if each.less.work.sequences == 1]:
+    for lone in [each.less for each in contrasts if each.coefficient == "sequence"]:
         left = lone.seconds - costs.sequence - costs.context_token * lone.work.context
         costs = structs.replace(costs, step=max(MIN_SHARE * lone.seconds, left), told_apart=True)
     return costs
