@@ -65,7 +65,7 @@ WITH_ROOMS = (
 LOCAL_IMPORTS = {
     "benchmarks/gpu_hour/versions.py: torch": "what is missing is said, and not raised",
     "benchmarks/gpu_hour/versions.py: triton": "the same",
-    "benchmarks/kernels/attention_peers.py: torch.nn.attention.bias": "a second of PyTorch's compiler, for a peer that runs",
+    "benchmarks/kernels/attention_peers.py: torch.nn.attention.bias": "a second of a compiler that only peers need",
     "benchmarks/transfer/ends.py: engine.backends.triton.codec": "Triton, which only hosts with a GPU install",
     "benchmarks/transfer/ends.py: engine.backends.triton.mover": "the same",
     "checkpoints/gguf/unpacking.py: checkpoints.gguf.description": "half a second of the gguf package",
