@@ -7,6 +7,7 @@ from msgspec import structs
 
 from contracts.errors import ConfigError, ModelError
 from engine.model.checkpoint.config_files import auto_config, eos_of, raw_config
+from engine.model.checkpoint.config_validators import load_validators
 from engine.model.config import LayerConfig, ModelConfig
 from engine.model.families.family import ConfigFields
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES, family_of, served_architecture
@@ -23,6 +24,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
     architecture = _architecture(raw)
     family = family_of(architecture)
     format_of(raw, directory.name)  # raises for unknown formats before anything is loaded
+    load_validators()
     whole = auto_config(directory)
     config = whole.get_text_config()  # itself, unless the model also reads images
     if max_model_len > config.max_position_embeddings:

@@ -1,6 +1,8 @@
 """What is supported is read right; what is not is refused by name."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,23 @@ from engine.model.checkpoint.read_config import read_config
 from engine.model.config import ExpertsMLP, computation
 from engine.model.families.reading import checked, word_of
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES
+from launcher.options import ROOT
 from tests.variants import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN2 = {**SIZES, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 
 MIXTRAL = {**SIZES, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+FIRST_READ = """
+import sys
+from pathlib import Path
+from engine.model.checkpoint.read_config import read_config
+
+print(read_config(Path(sys.argv[1])))
+print([name for name in ("torch._dynamo", "transformers.core_model_loading") if name in sys.modules])
+from transformers.activations import ACT2FN
+print("silu" in ACT2FN)
+"""
 ROUTED = ExpertsMLP(experts=12, used=4, intermediate=8, groups=4, groups_used=2)
 
 
@@ -192,3 +205,10 @@ def test_a_type_that_transformers_does_not_know_is_read_as_its_twin(tmp_path: Pa
     assert read_config(write(tmp_path, twin)) == expected
     with pytest.raises(ModelError, match=r"config\.json is not valid"):
         read_config(write(tmp_path, twin, model_type="kimi_k9"))
+
+
+def test_a_process_that_reads_a_config_loads_no_code_of_models(tmp_path: Path) -> None:
+    """It reads the same as a process that has loaded it, and finds it where it needs it later."""
+    command = [sys.executable, "-c", FIRST_READ, str(write(tmp_path, LLAMA))]
+    out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    assert out == f"{read_config(tmp_path)}\n[]\nTrue\n"
