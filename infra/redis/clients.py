@@ -17,6 +17,7 @@ import redis.asyncio
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
@@ -27,6 +28,7 @@ TIMEOUT_S = 5.0  # for any answer; longer than any blocking read
 MAX_CONNECTIONS = 16  # of one client; a burst waits for a free one, since a server accepts a limited number
 MAX_NODE_CONNECTIONS = 1024  # to a node of a cluster, where bursts cannot wait
 SENTINEL_PREFIX = "sentinel_"
+DRIVER = DriverInfo()  # once: a connection that makes its own looks for redis-py's version among all installed packages
 _HOST_PATTERN = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::(\d{1,5}))?$")
 
 Store = redis.asyncio.Redis
@@ -48,6 +50,7 @@ def connect(url: str) -> Store:
         "socket_connect_timeout": TIMEOUT_S,
         "socket_timeout": TIMEOUT_S,
         "health_check_interval": 15,
+        "driver_info": DRIVER,
     }
     usual["retry"] = retry  # of sentinels too: redis-py's default would report their absence after 20 s
     waiting: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": TIMEOUT_S}
@@ -81,7 +84,12 @@ def connect_blocking(url: str) -> redis.Redis:
     A cluster client connects at once, and raises `StoreUnavailable` if no node answers.
     """
     retry = Retry(ExponentialBackoff(0.5, 0.05), 1)
-    usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT_S, "socket_timeout": TIMEOUT_S, "retry": retry}
+    usual: dict[str, Any] = {
+        "socket_connect_timeout": TIMEOUT_S,
+        "socket_timeout": TIMEOUT_S,
+        "retry": retry,
+        "driver_info": DRIVER,
+    }
     try:
         match _kind(url):
             case "sentinel":
