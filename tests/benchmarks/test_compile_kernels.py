@@ -11,7 +11,7 @@ from benchmarks.kernels.rows import KERNELS
 from launcher.options import ROOT
 
 TIMEOUT_S = 110
-PARTS = 3
+PARTS = 2
 """Of all kernels: each is compiled within a test's time, on a busy machine too."""
 
 HARDEST = """
