@@ -76,7 +76,8 @@ class IdleSteps:
         return now - self._begun > MAX_SESSION_S
 
     def end(self, now: float) -> None:
-        """Ends a session: frees the blocks, none of which is cached."""
+        """Ends a session: its costs count from now on, and its blocks, none of which is cached, are free."""
+        self._fit.settle()
         if self._tables is not None:
             self._blocks.free(self._tables)
             self._tables = None

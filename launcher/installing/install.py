@@ -96,7 +96,7 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
     stamps = [venv / "-".join(["stamp", *extras]), venv / "stamp"]
     if _holds(stamps[0], wanted):
         return
-    stages = StageDisplay()
+    stages = StageDisplay(sys.stderr)  # what a command prints may go into a file
     with _alone(root, stages) as lock:
         if _holds(stamps[0], wanted):
             return

@@ -101,6 +101,12 @@ class StepFit:
                 if count - learned < STEPS_BETWEEN_SOLUTIONS:  # otherwise later costs follow at once
                     self.costs = self._told()
 
+    def settle(self) -> None:
+        """Tells what the steps so far have shown, since no further one may come soon."""
+        if self._kinds:
+            self._solve()
+            self.costs = self._told()
+
     def _take(self, kind: "_Equations", parts: Sequence[float], growth: float, durations: Sequence[float]) -> None:
         """Takes steps of one shape. `parts`: of the first, in seconds; `growth`: by which the context's part grows."""
         predicted, grown = sum(map(mul, parts, self._shape)), growth * self._shape[CONTEXT_PART]

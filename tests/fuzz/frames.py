@@ -153,10 +153,11 @@ class Mutator:
             return self._scores(self._draw(40))
         if origin is Literal:
             return self._chance.choice(parts)
-        if origin in (list, tuple):
+        if origin in (list, tuple, Sequence):
             integers = 300 if absurd else 20
             longest = integers if parts[0] is int else 4  # structs have lists of their own
-            return origin(self._value(parts[0], known, odd) for _ in range(self._draw(longest)))
+            found = [self._value(parts[0], known, odd) for _ in range(self._draw(longest))]
+            return tuple(found) if origin is tuple else found
         if origin in (Union, UnionType):
             return self._value(self._chance.choice(parts), known, odd)
         assert isinstance(kind, type) and issubclass(kind, Struct | tuple), f"no value for {kind}"

@@ -103,13 +103,13 @@ class Handoffs:
         await until(lambda: self.link.channel, "no channel")
 
     async def copying(self) -> None:
-        """Begins a handoff of what a step computes, until it is being copied."""
+        """Begins a handoff of what a step computes, until it is being copied, or has been: a look may come too late."""
         self.on("prefill", lambda worker: worker.launch(prompt(1, SENT, 9)))
         await self.joined()
         self.outbound.handle(LayerReady(1, 0, 0, 2))
         channel = self.link.channel
         assert isinstance(channel, DevicePoolChannel)
-        await until(lambda: channel.is_copying, "no copy")
+        await until(lambda: channel.is_copying or self.link.side.handoffs[1].sent, "no copy")
 
     async def close(self) -> None:
         self.device.looks = 1

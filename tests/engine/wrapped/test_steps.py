@@ -76,7 +76,7 @@ def test_prompts_that_begin_alike_share_their_blocks(models: Models) -> None:
             sequences.append(sequence)
         while loop.turn():
             pass
-        assert [each.tokens[each.prompt_tokens :] for each in sequences] == [each.tokens for each in expected]
+        assert [[*each.tokens[each.prompt_tokens :]] for each in sequences] == [each.tokens for each in expected]
         cached = sum(each.cached_tokens for each in sequences)
         assert cached == 0 if attempt == 1 else cached > 100
 
