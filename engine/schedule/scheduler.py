@@ -10,7 +10,6 @@ moves. A decoding sequence waits only for blocks, and the oldest is never preemp
 their blocks until the service adopts or releases them, within the handoff's deadlines.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Counts
@@ -33,16 +32,14 @@ from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE, PromptTurns
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
+from engine.schedule.step_history import StepHistory
+from engine.schedule.step_repetition import StepRepetition
 from engine.schedule.works import Telling, Works
 from engine.speculation.control.controller import PlannedDecodes
-from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
-from pricing.roofline.device_use import StepTotals
+from infra.redis.records import SpeculationCounts, StepTokens, WorkerLoad
 from pricing.routes.backlog import Backlog, PromptWork, largest_tenants, owner_of
 from pricing.step_costs.fit import StepFit
 from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
-
-NEWEST_STEP_WEIGHT = 0.1
-"""Weight of the newest step in the moving average of a step's seconds."""
 
 
 class SchedulerLimits(Struct, frozen=True, kw_only=True):
@@ -104,19 +101,15 @@ class Scheduler:
         self._works = Works(self._lifecycle, turns, readiness, speculation, telling)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
-        self._chunking = chunking or Chunking()
-        self._fit = fit or StepFit()
+        self._repetition = StepRepetition(blocks)
+        self._history = StepHistory(chunking or Chunking(), fit or StepFit())
         self._speculation = speculation
         self._prompts: list[Sequence] = []  # in progress when the newest step was planned
         self._decoding = StepWork()  # the decodes of that step
-        self._usual = 0.0  # s of a step, a moving average
         self._launched: deque[PlannedStep] = deque()
-        self._step_totals = StepTotals()
         self._applied_at = 0.0  # s, when the newest result was applied
         self._planned_steps = 0
-        self._steps = 0
         self._prompt_tokens = 0
-        self._step_sizes = [0] * (len(STEP_SIZES) + 1)
 
     # sequences -------------------------------------------------------------------------------------------------------
 
@@ -208,15 +201,15 @@ class Scheduler:
             blocks_total=self._blocks.total,
             blocks_used=self._blocks.used_count,
             blocks_cached=self._blocks.cached_count,
-            steps=self._steps,
+            steps=self._history.steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._acceptance.output_tokens,
             preemptions=self._lifecycle.preemptions,
             kv=self._lifecycle.kv_counts(),
-            step_tokens=StepTokens(tuple(self._step_sizes), self._prompt_tokens + self._acceptance.output_tokens),
+            step_tokens=StepTokens(self._history.sizes(), self._prompt_tokens + self._acceptance.output_tokens),
             backlog=self._backlog(),
-            costs=self._fit.costs,
-            step_totals=self._step_totals,
+            costs=self._history.fit.costs,
+            step_totals=self._history.totals,
             speculation=self._speculation.counts() if self._speculation is not None else SpeculationCounts(),
         )
 
@@ -239,7 +232,7 @@ class Scheduler:
             sequences=decoding.sequences,
             context=decoding.context,
             free_blocks=main.available,
-            step_ms=self._usual * 1000,
+            step_ms=self._history.usual_s * 1000,
         )
         return waiting.and_prompts(left)
 
@@ -256,31 +249,17 @@ class Scheduler:
         `learn` is told of each. A step with prompts is not repeated.
         """
         work, members = self._launched[-1].work, self._launched[-1].members
-        if most == 1 or work.prompt_tokens or len(members) < len(self._running):
+        if work.prompt_tokens or len(members) < len(self._running):
             return 1
-        if any([each.hand_off or each.branches for each in members]):
-            return 1
-        count = max(1, min(most, *[each.end_length - len(each.tokens) for each in members]))
-        while count > 1 and not self._blocks.has_room(self._missing(count - 1)):
-            count //= 2
-        return count
+        return self._repetition.most(members, most)
 
     @property
     def costs(self) -> StepCosts:
-        return self._fit.costs
+        return self._history.fit.costs
 
     def blocks_for(self, further: int) -> int:
         """Returns how many of the blocks that `load` counts as free the newest step's sequences take for more steps."""
-        return self._missing(further)[self._blocks.main]
-
-    def _missing(self, further: int) -> list[int]:
-        return self._blocks.missing(
-            [
-                (each.blocks, each.planned + further)
-                for each in self._launched[-1].members
-                if each.planned + further > each.capacity
-            ]
-        )
+        return self._repetition.missing(self._launched[-1].members, further)[self._blocks.main]
 
     # a step ---------------------------------------------------------------------------------------------------------
 
@@ -298,7 +277,7 @@ class Scheduler:
         self._prompts = prompts
         budget = self._limits.max_batch_tokens - len(decodes)
         if decodes:
-            budget = self._chunking.budget(budget)
+            budget = self._history.chunking.budget(budget)
         works, left = self._works.decodes(decodes, budget, self._decoding.context, step)
         context = sum([work.start + len(work.token_ids) for work in works])
         self._decoding = StepWork(sequences=len(decodes), context=context)
@@ -335,9 +314,9 @@ class Scheduler:
         # The step began when it was planned, or when the previous step was applied.
         seconds = now - max(step.planned_at, self._applied_at)
         if further := result.repeats - 1:
-            self._go_on(step.members, further)
+            self._repetition.go_on(step.members, further)
         else:
-            self.learn(step.work, (seconds,), result.proposing)
+            self._history.learn(step.work, (seconds,), result.proposing)
         self._applied_at = now
         prompt, output = self._prompt_tokens, self._acceptance.output_tokens
         failed = {
@@ -380,7 +359,7 @@ class Scheduler:
                 if sequence.is_over:
                     self._speculation.ended(sequence)
         prompt, output = self._prompt_tokens - prompt, self._acceptance.output_tokens - output
-        self._step_sizes[bisect_left(STEP_SIZES, (prompt + output) // result.repeats)] += result.repeats
+        self._history.count_size(prompt + output, result.repeats)
         if self._speculation is not None and step.decoding is not None:
             self._speculation.took(step.decoding, seconds, result.proposing, output)
         return progress
@@ -390,20 +369,7 @@ class Scheduler:
 
         `work`: of the first; `proposing`: seconds of each in which drafts were proposed.
         """
-        for seconds in durations:
-            self._chunking.learn(work.prompt_tokens, work.sequences, seconds)
-            self._usual += NEWEST_STEP_WEIGHT * (seconds - self._usual) if self._steps else seconds
-            self._steps += 1
-        self._step_totals = self._step_totals.and_steps(work, durations)
-        self._fit.learn_in_a_row(work, [seconds - min(proposing, seconds / 2) for seconds in durations])
-
-    def _go_on(self, members: Iterable[Sequence], further: int) -> None:
-        """Gives sequences the blocks for further steps, which they took before any of them ended."""
-        for sequence in members:
-            sequence.planned += further
-            if sequence.planned > sequence.capacity:
-                self._blocks.grow(sequence.blocks, sequence.planned)
-                sequence.capacity = self._blocks.capacity(sequence.blocks)
+        self._history.learn(work, durations, proposing)
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless sequences, blocks and steps in flight agree."""

@@ -1,9 +1,5 @@
 """Whatever chunks, preempts, cancels, overlaps and lands: every sequence gets the tokens that it would get alone."""
 
-from collections.abc import Sized
-from dataclasses import dataclass
-from typing import Literal
-
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,105 +11,22 @@ from contracts.kv.spec import KVGroup
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager, Tables
-from engine.plan import Proposal
 from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
-from engine.speculation.proposers.proposer import DraftedSequence
 from tests.engine.blocks.test_manager import spec
-from tests.engine.strict_executor import STOP, VOCABULARY, StrictExecutor, placed, reference
+from tests.engine.schedule.drawn_jobs import DRAWN_JOBS, DrawnJob
+from tests.engine.schedule.event_driven_grammars import Grammars
+from tests.engine.schedule.oracle import Oracle
+from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference
 
 MAX_MODEL_LEN = 30
 MAX_STEPS = 4000
-WINDOWS = [((4, 0), (4, 6)), ((4, 5), (4, 0)), ((2, 3),), ((4, 0), (3, 7)), ((4, 0), (2, 1), (4, 9))]
-SHAPES = [((4, 0),), ((2, 0),), ((4, 0), (3, 0)), ((4, 0), (4, 0)), *WINDOWS]
+WINDOWED_SHAPES = [((4, 0), (4, 6)), ((4, 5), (4, 0)), ((2, 3),), ((4, 0), (3, 7)), ((4, 0), (2, 1), (4, 9))]
+GROUP_SHAPES = [((4, 0),), ((2, 0),), ((4, 0), (3, 0)), ((4, 0), (4, 0)), *WINDOWED_SHAPES]
 """Of each KV group, tokens of a block and the window."""
-
-
-COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
-
-
-@dataclass(frozen=True)
-class DrawnJob:
-    """A sequence to be: its tokens, the last `before` of them emitted by earlier attempts."""
-
-    common: int  # leading tokens that it shares with others
-    tokens: list[int]  # its own
-    before: int
-    max_tokens: int
-    stop: bool
-    kind: Literal["plain", "hand_off", "landing"]
-    sample: int
-    branches: int
-    deadline: int
-    salt: str
-    priority: int
-    tenant: str
-    due: int
-    logprobs: int | None
-    prompt_logprobs: int | None
-    grammar: bool
-
-
-class Grammars:
-    """Sequences whose grammars are being prepared, and those that are ready: that changes by an event only."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.done: set[int] = set()
-
-    def ready(self, sequence: int, grammar: str, tokens: Sized, prompt_tokens: int) -> bool:
-        assert grammar == "g" and 0 < prompt_tokens <= len(tokens)
-        if sequence in self.done:
-            return True
-        if sequence not in self.asked:
-            self.asked.append(sequence)
-        return False
-
-    def finish(self, sequence: int) -> None:
-        self.asked.remove(sequence)
-        self.done.add(sequence)
-
-    def forget(self, sequence: int) -> None:
-        self.done.discard(sequence)
-        if sequence in self.asked:
-            self.asked.remove(sequence)
-
-
-class Oracle:
-    """A proposer that knows what will come, and errs as often as it is told to; its draws need no state."""
-
-    in_engine = False
-
-    def __init__(self, expected: dict[int, list[int]], right: int, branching: bool) -> None:
-        """`right`: of ten guesses, those that are right. `branching`: they go on from any before them."""
-        self._expected = expected
-        self._right = right
-        self._branching = branching
-
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
-        assert most > 0
-        length = len(sequence.tokens)
-        known = self._expected[sequence.id][length : length + most]
-        right = [(7 * place + 3 * length) % 10 < self._right for place in range(len(known))]
-        if not self._branching:
-            return Proposal([token if good else STOP for token, good in zip(known, right, strict=True)])
-        tokens: list[int] = []
-        parents: list[int] = []
-        depths: list[int] = []
-        for guess, good in enumerate(right):
-            parent = (5 * guess + 3 * length) % (guess + 1) - 1
-            depth = depths[parent] + 1 if parent >= 0 else 0
-            siblings = {token for token, of in zip(tokens, parents, strict=True) if of == parent}
-            wrong = (token for token in range(VOCABULARY) if token not in siblings)
-            tokens.append(known[depth] if good and known[depth] not in siblings else next(wrong))
-            parents.append(parent)
-            depths.append(depth)
-        return Proposal(tokens, parents=tuple(parents))
-
-    def ended(self, sequence: DraftedSequence) -> None:
-        """What was said is known."""
+COMMON_TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 
 def at_once(group: KVGroup, tokens: int) -> int:
@@ -126,32 +39,11 @@ def at_once(group: KVGroup, tokens: int) -> int:
     return max(map(len, held), default=0)
 
 
-DRAWN_JOBS = st.builds(
-    DrawnJob,
-    common=st.sampled_from([0, 0, 3, 4, 7, 8, 12]),
-    tokens=st.lists(st.integers(0, 10), min_size=1, max_size=6),
-    before=st.integers(0, 3),
-    max_tokens=st.integers(1, 16),
-    stop=st.booleans(),
-    kind=st.sampled_from(["plain", "plain", "plain", "hand_off", "landing"]),
-    sample=st.integers(0, 1),
-    branches=st.sampled_from([0, 0, 0, 1, 2]),
-    deadline=st.integers(1, 60),
-    salt=st.sampled_from(["", "", "other"]),
-    priority=st.integers(0, 1),
-    tenant=st.sampled_from(["", "", "a", "bb"]),
-    due=st.integers(-5, 30),
-    logprobs=st.sampled_from([None, 0, 2]),
-    prompt_logprobs=st.sampled_from([None, None, 0, 1]),
-    grammar=st.sampled_from([False, False, True]),
-)
-
-
 class SchedulerMachine(RuleBasedStateMachine):
     """Jobs, handoffs in both directions, cancels, failures and steps in any order."""
 
     @initialize(
-        shapes=st.sampled_from(SHAPES),
+        shapes=st.sampled_from(GROUP_SHAPES),
         counts=st.lists(st.integers(7, 15), min_size=3, max_size=3),
         ahead=st.sampled_from([1, 5, 30]),
         batch=st.integers(2, 12),
@@ -220,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.add_one(job)
 
     def add_one(self, job: DrawnJob) -> None:
-        tokens, kind, stop = COMMON[: job.common] + job.tokens, job.kind, job.stop
+        tokens, kind, stop = COMMON_TOKENS[: job.common] + job.tokens, job.kind, job.stop
         prompt = max(1, len(tokens) - job.before)
         sampling = Sampling(
             seed=len(self.all),

@@ -1,0 +1,46 @@
+"""What collected steps have taken: their costs, learned, and their counts, for a worker's load report."""
+
+from bisect import bisect_left
+from collections.abc import Sequence as Counts
+
+from engine.schedule.chunking import Chunking
+from infra.redis.records import STEP_SIZES
+from pricing.roofline.device_use import StepTotals
+from pricing.step_costs.fit import StepFit
+from pricing.step_costs.steps import StepWork
+
+NEWEST_STEP_WEIGHT = 0.1
+"""Weight of the newest step in the moving average of a step's seconds."""
+
+
+class StepHistory:
+    """The steps of one worker so far."""
+
+    def __init__(self, chunking: Chunking, fit: StepFit) -> None:
+        """`chunking` and `fit` learn from each step too."""
+        self.chunking = chunking
+        self.fit = fit
+        self.usual_s = 0.0  # of a step, a moving average
+        self.steps = 0
+        self.totals = StepTotals()
+        self._sizes = [0] * (len(STEP_SIZES) + 1)
+
+    def learn(self, work: StepWork, durations: Counts[float], proposing: float = 0.0) -> None:
+        """Learns from steps of these seconds, each with a token more of every sequence than the one before.
+
+        `work`: of the first; `proposing`: seconds of each in which drafts were proposed.
+        """
+        for seconds in durations:
+            self.chunking.learn(work.prompt_tokens, work.sequences, seconds)
+            self.usual_s += NEWEST_STEP_WEIGHT * (seconds - self.usual_s) if self.steps else seconds
+            self.steps += 1
+        self.totals = self.totals.and_steps(work, durations)
+        self.fit.learn_in_a_row(work, [seconds - min(proposing, seconds / 2) for seconds in durations])
+
+    def count_size(self, tokens: int, steps: int) -> None:
+        """Counts `steps` steps that had `tokens` tokens together, in equal shares."""
+        self._sizes[bisect_left(STEP_SIZES, tokens // steps)] += steps
+
+    def sizes(self) -> tuple[int, ...]:
+        """Returns how many steps had at most each of `STEP_SIZES` tokens and more than the size before."""
+        return tuple(self._sizes)
