@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from contracts.kv.block_hash import BlockKeys
-from engine.blocks.pool import BlockPool, Hit
+from engine.blocks.hit import Hit
+from engine.blocks.pool import BlockPool
 from engine.blocks.window_pool import WindowPool
 
 

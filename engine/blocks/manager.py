@@ -12,8 +12,9 @@ from contracts.errors import CapacityError
 from contracts.kv.block_hash import BlockKeys
 from contracts.kv.spec import KVSpec
 from engine.blocks.finding import FoundPrefix, find, find_whole
+from engine.blocks.hit import NO_HIT, Hit
 from engine.blocks.key_changes import Changed, KeyChanges
-from engine.blocks.pool import NO_HIT, BlockPool, Hit
+from engine.blocks.pool import BlockPool
 from engine.blocks.window_pool import WindowPool
 from engine.plan import BlockMove
 

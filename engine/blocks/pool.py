@@ -10,11 +10,13 @@ parent: the evicted block is always a leaf. The same holds for slots.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from contracts.kv.block_hash import TOKEN_BYTES, BlockKeys, pack
 from contracts.kv.spec import blocks_for
 from engine.blocks.free_runs import FreeRuns
+from engine.blocks.hit import Hit
+from engine.blocks.host_slots import HostSlots
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.prefix_cache import Node, PrefixCache
 from engine.plan import NULL_BLOCK
@@ -24,32 +26,6 @@ Emit = Callable[[Literal["copy", "out", "in"], int, int], None]
 
 WorthReturning = Callable[[int], bool]
 """Returns whether bringing this many blocks back from the host tier is cheaper than computing them."""
-
-
-class Hit(NamedTuple):
-    """Cached blocks of a text in one pool."""
-
-    nodes: list[Node]  # whole blocks, from block `first` of the text on
-    partial: Node | None = None  # a block that shares some of the next tokens
-    part: int = 0  # number of leading tokens that it shares
-    first: int = 0  # blocks before this one are outside the window
-
-    @property
-    def whole(self) -> int:
-        """Leading blocks of the text that are cached whole, or not needed."""
-        return self.first + len(self.nodes)
-
-    def tokens(self, block_tokens: int) -> int:
-        return self.whole * block_tokens + self.part
-
-    def cut(self, tokens: int, block_tokens: int) -> "Hit":
-        """Returns the hit for the first `tokens` tokens only, all of which must be in it."""
-        whole, part = divmod(tokens, block_tokens)
-        partial = self.nodes[whole] if whole < len(self.nodes) else self.partial
-        return Hit(self.nodes[:whole], partial if part else None, part)
-
-
-NO_HIT = Hit([])
 
 
 class BlockPool:
@@ -70,7 +46,6 @@ class BlockPool:
         """
         self.block_tokens = block_tokens
         self.total = block_count - 1  # blocks, without the null block
-        self.slots = slots
         self.cache = PrefixCache(changes)
         self.evicted = 0  # blocks evicted, to the host tier or for good
         self.copied = 0  # blocks copied on write
@@ -86,8 +61,7 @@ class BlockPool:
         self._nodes: dict[int, Node] = {}  # by block, if it is in the cache
         self._sources: dict[int, Node] = {}  # by used block, the block that its first tokens were copied from
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._free_slots = list(range(slots))
-        self._kept: OrderedDict[Node, None] = OrderedDict()  # in the host tier, least recently used first
+        self._slots = HostSlots(slots)
 
     @property
     def available(self) -> int:
@@ -160,9 +134,9 @@ class BlockPool:
             self._refer(block)
         away = hit.nodes[len(table) :]
         partial = hit.partial
-        kept = [node for node in (*away, partial) if node is not None and node.block is None]
-        for node in kept:
-            del self._kept[node]  # its slot must stay occupied while blocks are evicted
+        for node in (*away, partial):
+            if node is not None and node.block is None:
+                self._slots.hold(node)  # while blocks are evicted
         source = partial.block if partial is not None else None
         first = len(table)
         self.extend(table, blocks_for(tokens, self.block_tokens) - first)
@@ -172,7 +146,7 @@ class BlockPool:
             if source is None:
                 assert partial.slot is not None
                 self._emit("in", partial.slot, target)
-                self._kept[partial] = None
+                self._slots.keep(partial)
             elif source != target:
                 self._emit("copy", source, target)
         for node, block in zip(away, table[first:], strict=False):
@@ -249,7 +223,7 @@ class BlockPool:
             if node.parent is not parent or node.tokens != tokens:
                 break  # a collision
             if node.block is None:
-                self._leave_slot(node)
+                self._slots.leave(node)
                 node.block, node.step, node.since = own, step, since
                 self._nodes[own] = node
             elif node.block != own:
@@ -327,34 +301,26 @@ class BlockPool:
         node.block = None
         self._free.put(block, 1)
         self.evicted += 1
-        if not self._free_slots and self._kept:
-            self._forget(next(iter(self._kept)))
-        if not self._free_slots:
+        if self._slots.is_full and (oldest := self._slots.oldest()) is not None:
+            self._forget(oldest)
+        if self._slots.is_full:
             self._forget(node)
             return
-        node.slot = self._free_slots.pop()
-        self._kept[node] = None
-        self._emit("out", block, node.slot)
+        self._emit("out", block, self._slots.put(node))
         self.spilled += 1
 
     def _return(self, node: Node, block: int) -> None:
         assert node.slot is not None
         self._emit("in", node.slot, block)
-        self._free_slots.append(node.slot)
-        node.slot, node.block = None, block
+        self._slots.leave(node)
+        node.block = block
         self._nodes[block] = node
         self.returned += 1
-
-    def _leave_slot(self, node: Node) -> None:
-        if node.slot is not None:
-            self._free_slots.append(node.slot)
-            node.slot = None
-            self._kept.pop(node, None)
 
     def _forget(self, node: Node) -> None:
         idle = []
         for each in self.cache.remove(node):
-            self._leave_slot(each)
+            self._slots.leave(each)
             if each.block is not None:
                 del self._nodes[each.block]
                 if each.block in self._idle:
@@ -392,14 +358,12 @@ class BlockPool:
         assert not frozenset(self._nodes) & frozenset(
             block for first, count in self._free.runs() for block in range(first, first + count)
         ), "a free block that the cache knows"
-        slots = []
+        self._slots.check_invariants(node for node in self.cache if node.slot is not None)
         ages = {block: age for age, block in enumerate(self._idle)}
         for node in self.cache:
             assert (node.block is None) != (node.slot is None), "KV in two places, or in none"
             assert len(node.tokens) == self.block_tokens * TOKEN_BYTES
             if node.slot is not None:
-                assert node in self._kept
-                slots.append(node.slot)
                 continue
             assert node.block is not None and self._nodes[node.block] is node
             parent = node.parent
@@ -411,5 +375,3 @@ class BlockPool:
                 assert references[parent.block], "a block in use behind one that may be evicted"
             elif not references[parent.block]:
                 assert ages[node.block] < ages[parent.block], "a parent would be evicted before its child"
-        assert sorted(slots + self._free_slots) == list(range(self.slots)), "a slot is lost or used twice"
-        assert len(self._kept) == len(slots)

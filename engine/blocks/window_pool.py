@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 
 from contracts.kv.block_hash import BlockKeys, pack
 from contracts.kv.spec import KVGroup, blocks_for
+from engine.blocks.hit import Hit
 from engine.blocks.key_changes import KeyChanges
-from engine.blocks.pool import BlockPool, Emit, Hit
+from engine.blocks.pool import BlockPool, Emit
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK
 

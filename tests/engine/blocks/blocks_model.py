@@ -8,53 +8,35 @@ far as it sees it, from its own blocks, and the cache has to know nothing that i
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import product
 
-from contracts.kv.block_hash import SHORT_KEY_BYTES, BlockKeys, root_key
-from contracts.kv.spec import KVGroup
-from engine.blocks.finding import FoundPrefix
+from contracts.kv.block_hash import SHORT_KEY_BYTES
 from engine.blocks.key_changes import KeyChanges
-from engine.blocks.manager import BlockManager, Chains, Tables
-from engine.blocks.prefix_cache import Node
+from engine.blocks.manager import BlockManager
 from engine.plan import NULL_BLOCK, BlockMove
+from tests.engine.blocks.cache_checks import check_cache, check_found
+from tests.engine.blocks.held_sequence import SOUND, HeldSequence
+from tests.engine.blocks.stored_kv import StoredKV
 from tests.engine.blocks.test_manager import spec
+from tests.engine.blocks.text_numbers import TENANTS, TextNumbers
 
-COMMON = ((0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1), (0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0))
+BEGINNINGS = ((0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1), (0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0))
 """Beginnings that many texts share; the two share their first four tokens."""
 
-LENGTHS = (0, 3, 4, 5, 7, 8, 11, 12, 12, 12)
-"""Of the beginning that a text has in common with others."""
+BEGINNING_TOKENS = (0, 3, 4, 5, 7, 8, 11, 12, 12, 12)
+"""Lengths of the beginning that a text has in common with others."""
 
-TENANTS = ("", "other")
 ORDER = """
 compute, preempt, admit, compute, run, free, admit, compute, fork, compute, readmit, adopt, admit, compute, run,
 preempt, admit, compute, hand off, admit, compute, sent, free, readmit, run, compute, fork, compute, adopt, admit, free,
 admit, compute, preempt, admit, abort, compute, sent, compute, admit, compute, fail, admit, compute, break, compute
 """
 OPERATIONS = [name.strip() for name in ORDER.split(",")]
-"""As often as they are to happen."""
+"""Each as often as it is to happen."""
 
-SOUND: frozenset[int] = frozenset()
-LONGEST = 24
-MOST = 4
-"""Sequences at once."""
-
-
-class Held:
-    """A sequence as the scheduler keeps it; `texts` has a number for each of its tokens."""
-
-    def __init__(self, tokens: list[int], texts: list[int], chains: Chains) -> None:
-        self.tokens, self.texts, self.chains = tokens, texts, chains
-        self.tables: Tables = ()
-        self.known: list[int] = []
-        self.planned = 0  # tokens whose KV is there once the planned step has run
-        self.start = 0  # where the planned step, or else the last one, begins to compute
-        self.since = 0  # the oldest step of what it is computed from
-        self.step = 0  # that computed last
-        self.breaks: frozenset[int] = frozenset()  # what is wrong with the KV that its planned step stores
-        self.seen = 0  # the first query that is still to come, or that of the planned step
-        self.register_at = 0
-        self.landing = self.forked = self.preempted = False
+MAX_TOKENS = 24
+"""Of a sequence."""
+MAX_SEQUENCES = 4
+"""At once."""
 
 
 class BlocksModel:
@@ -63,27 +45,20 @@ class BlocksModel:
     def __init__(self, shapes: tuple[tuple[int, int], ...], blocks: int, slots: int, least: int, ahead: int) -> None:
         """`least`: so many blocks are worth bringing back from the host tier. `ahead`: for windows."""
         self.groups, self.blocks, self.least = spec(*shapes).groups, blocks, least
-        self.sizes = sizes = [group.block_tokens for group in self.groups]
-        self.slots = slots = slots if any(not group.window for group in self.groups) else 0
+        self.sizes = [group.block_tokens for group in self.groups]
+        slots = slots if any(not group.window for group in self.groups) else 0
         counts = [blocks + 1] * len(shapes)
         self.manager = BlockManager(spec(*shapes), counts, slots, lambda count: count >= least, ahead, KeyChanges())
         self.told: set[bytes] = set()  # short keys that gateways know of, if they heard all changes
         self.step = 1  # the one being planned
-        self.held: list[Held] = []
-        self.waiting: list[Held] = []  # preempted
-        self.io: list[Held] = []  # whose tables a transport still reads
-        self.planned: list[Held] = []  # in the step being planned
+        self.held: list[HeldSequence] = []
+        self.waiting: list[HeldSequence] = []  # preempted
+        self.io: list[HeldSequence] = []  # whose tables a transport still reads
+        self.planned: list[HeldSequence] = []  # in the step being planned
         self.moves: list[BlockMove] = []  # before it
-        self.pool: list[list[list[int]]] = [[[0] * size for _ in range(blocks + 1)] for size in sizes]
-        # what is wrong with each position's KV, and with all that was computed from it
-        self.ills: list[list[list[frozenset[int]]]] = [[[SOUND] * size for _ in range(blocks + 1)] for size in sizes]
-        self.host_ills: list[list[frozenset[int]]] = [[SOUND] * sizes[self.manager.main] for _ in range(slots)]
-        self.copied = SOUND  # of that, what is in blocks that others may have copied
-        self.host: list[list[int]] = [[0] * sizes[self.manager.main] for _ in range(slots)]
+        self.kv = StoredKV(self.groups, blocks, slots, self.manager.main)
+        self.texts = TextNumbers()
         self.counts: Counter[str] = Counter()
-        self._texts: dict[tuple[int, int], int] = {}  # (text before, token) -> text
-        self._before: dict[int, tuple[int, int]] = {}  # text -> (text before, token)
-        self._roots = {root_key(salt): -1 - at for at, salt in enumerate(TENANTS)}
         self._broken = -100  # KV that is of no text
 
     def act(self, choice: int, which: int, count: int, bits: int) -> None:
@@ -132,18 +107,19 @@ class BlocksModel:
 
     def admit(self, common: int, length: int, own: Iterable[int], tenant: int, landing: bool) -> bool:
         """A new sequence that begins as others do, for some tenant."""
-        if len(self.held) == MOST:
+        if len(self.held) == MAX_SEQUENCES:
             return False
-        tokens = [*COMMON[common % len(COMMON)][: LENGTHS[length % len(LENGTHS)]], *own] or [0]
-        salt = TENANTS[tenant % len(TENANTS)]
-        held = Held(tokens, self._numbers(-1 - tenant % len(TENANTS), tokens), self.manager.chains(salt))
+        begins = BEGINNINGS[common % len(BEGINNINGS)]
+        tokens = [*begins[: BEGINNING_TOKENS[length % len(BEGINNING_TOKENS)]], *own] or [0]
+        root = self.texts.root(tenant % len(TENANTS))
+        held = HeldSequence(tokens, self.texts.of(root, tokens), self.manager.chains(self.texts.salt(root)))
         held.landing = landing
         self._admit(held)
         return True
 
     def readmit(self) -> bool:
         """The first of the preempted ones goes on."""
-        if self.waiting and len(self.held) < MOST:
+        if self.waiting and len(self.held) < MAX_SEQUENCES:
             self._admit(self.waiting.pop(0))
             return True
         return False
@@ -155,10 +131,10 @@ class BlocksModel:
             return False
         length = len(held.tokens)
         if held.planned == length:
-            if length == LONGEST:
+            if length == MAX_TOKENS:
                 return False
             held.tokens.append(int(own % 8 == 0))  # mostly zeros, so that many agree
-            held.texts += self._numbers(held.texts[-1], held.tokens[-1:])
+            held.texts += self.texts.of(held.texts[-1], held.tokens[-1:])
         if not self._grow(held):
             del held.tokens[length:], held.texts[length:]
             self.counts["no room to grow"] += 1
@@ -174,10 +150,10 @@ class BlocksModel:
     def fork(self, which: int) -> bool:
         """Two sequences go on from what was one."""
         held = self._one(which, lambda each: each.planned == len(each.tokens) and not each.landing)
-        if held is None or len(self.held) == MOST:
+        if held is None or len(self.held) == MAX_SEQUENCES:
             return False
         self._run_if(held)
-        other = Held(list(held.tokens), list(held.texts), tuple(keys.copy() for keys in held.chains))
+        other = HeldSequence(list(held.tokens), list(held.texts), tuple(keys.copy() for keys in held.chains))
         other.tables, other.known = self.manager.fork(held.tables), list(held.known)
         other.planned, other.start, other.register_at = held.planned, held.start, held.register_at
         other.since, other.step = held.since, held.step
@@ -210,7 +186,7 @@ class BlocksModel:
         held = self._one(which, lambda each: not each.landing)
         if held is not None:
             self._run_if(held)
-            read = Held(held.tokens[: held.planned], held.texts[: held.planned], ())
+            read = HeldSequence(held.tokens[: held.planned], held.texts[: held.planned], ())
             read.planned = read.seen = held.planned
             pairs = zip(self.groups, held.tables, strict=True)
             read.tables = tuple([_from(group.first_needed(read.planned), table) for group, table in pairs])
@@ -236,7 +212,7 @@ class BlocksModel:
             return False
         self.run()
         held.start, held.planned = 0, len(held.tokens)
-        self._store(held)
+        self.kv.store(held)
         held.start, held.seen, held.landing = held.planned, held.planned, False
         before = [list(table) for table in held.tables]
         self._register(held, held.planned, self.step - 1, replace=True)
@@ -271,25 +247,25 @@ class BlocksModel:
         if held is None:
             return False
         self.run()
-        proven = not self._ills(held, held.start)
+        proven = not self.kv.ills_before(held, held.start)
         first = held.start if proven else 0
         since = held.step if proven else self.manager.since(held.tables, held.since)
-        wrong = self._ills(held, held.planned)
+        wrong = self.kv.ills_before(held, held.planned)
         tables = [each.tables for each in (*self.held, *self.io) if each is not held]
         for group, size in enumerate(self.sizes):
             shared = {block for each in tables for block in each[group]}
             if broken and not shared & set(held.tables[group][first // size :]):
                 for position in range(first, held.planned):
                     self._broken -= 1
-                    self.pool[group][held.tables[group][position // size]][position % size] = self._broken
+                    self.kv.pool[group][held.tables[group][position // size]][position % size] = self._broken
         before = sum(node.step < since for pool in self.manager.groups for node in pool.cache)
         self.manager.invalidate(held.tables, first, since)
         self.counts["prompt failed" if not proven else "ill"] += bool(wrong)
         self.counts["kept"] += before > 0 and any(node for pool in self.manager.groups for node in pool.cache)
         for group, pool in enumerate(self.manager.groups):
-            passed = SOUND if self.manager.has_windows else self.copied
+            passed = SOUND if self.manager.has_windows else self.kv.copied
             for node in pool.cache:
-                assert not self._ills_of(group, node) & wrong - passed, "what was computed from broken KV is found"
+                assert not self.kv.ills_of(group, node) & wrong - passed, "what was computed from broken KV is found"
         held.planned = first
         self._end(held, "fail")
         return True
@@ -298,15 +274,16 @@ class BlocksModel:
         """The step that was planned: moves in order, then all of it is stored, then all of it is read."""
         self.moves += self.manager.take_moves()
         self.counts["run"] += 1
-        self._carry_out(self.moves)
+        self.kv.carry_out(self.moves)
+        self.counts.update(f"move: {move.kind}" for move in self.moves)
         self.moves.clear()
         for held in self.planned:
-            self._store(held)
+            self.kv.store(held)
         self.planned.clear()
         self.step += 1
         for held in (*self.held, *self.io):
-            self._expect(held)
-        self._check_cache()
+            self.kv.expect(held)
+        check_cache(self.manager, self.kv, self.texts)
 
     # what must be true ----------------------------------------------------------------------------------------------
 
@@ -348,51 +325,14 @@ class BlocksModel:
             self.counts["spilled"] += pool.spilled
             self.counts["returned"] += pool.returned
 
-    def _check_cache(self) -> None:
-        """Every text that the cache knows is where it says."""
-        for group, pool in enumerate(self.manager.groups):
-            for node in pool.cache:
-                kv = self._kv(group, node)
-                tokens, root = self._told(kv[-1])
-                keys = BlockKeys(TENANTS[-1 - root], pool.block_tokens)
-                keys.cover(tokens, len(tokens))
-                assert keys.keys[-1:] == [node.key] and keys.packed[-1] == node.tokens, "the cache knows another text"
-                texts = self._numbers(root, tokens)
-                assert texts[-pool.block_tokens :] == kv, "the cache knows what is not there"
-
-    def _told(self, text: int) -> tuple[list[int], int]:
-        """The tokens of a text, and what stands for its tenant."""
-        tokens = []
-        while text > 0:
-            text, token = self._before[text]
-            tokens.append(token)
-        assert text >= -len(TENANTS), "KV that is of no text"
-        return tokens[::-1], text
-
-    def _check_found(self, held: Held, found: FoundPrefix, limit: int) -> None:
-        """Nothing more of the text is in the cache; asked while no step is being planned."""
-        here = [
-            {number for node in pool.cache for number in self._kv(at, node)}
-            for at, pool in enumerate(self.manager.groups)
-        ]
-        groups = list(zip(self.groups, here, strict=True))
-        if held.landing:
-            for (group, known), whole in zip(groups, found.held, strict=True):
-                ends = range(group.first_needed(limit), limit // group.block_tokens)
-                run = next((at for at in ends if held.texts[(at + 1) * group.block_tokens - 1] not in known), ends.stop)
-                assert whole <= run and (self.least or whole == run), "the cache knows more of this text, or less"
-            return
-        most = max(at for at in range(limit + 1) if all(_sees(group, held.texts, at, known) for group, known in groups))
-        assert found.tokens <= most and (self.least or found.tokens == most), "the cache knows more of this, or less"
-
     # inside ---------------------------------------------------------------------------------------------------------
 
-    def _admit(self, held: Held) -> None:
+    def _admit(self, held: HeldSequence) -> None:
         limit = len(held.tokens) - (not held.landing)
         found = self.manager.find(held.tokens, held.chains, limit, self.step, whole=held.landing)
         assert 0 <= found.tokens <= limit
         if not self.planned and not self.moves:
-            self._check_found(held, found, limit)
+            check_found(self.manager, self.kv, held, found, limit, returns_all=not self.least)
         fits = self.manager.fits(len(held.tokens), (), found)
         returning, partial = found.returning, found.partial
         tables = self.manager.allocate(len(held.tokens), found)
@@ -418,7 +358,7 @@ class BlocksModel:
             if not group.window or held.landing:
                 assert len(table) == -(-len(held.tokens) // group.block_tokens)
 
-    def _grow(self, held: Held) -> bool:
+    def _grow(self, held: HeldSequence) -> bool:
         if self.manager.has_windows:
             self.manager.advance(held.tables, held.planned, len(held.tokens) - 1)
             held.seen = held.planned
@@ -431,95 +371,30 @@ class BlocksModel:
         held.forked = False
         return True
 
-    def _register(self, held: Held, upto: int, step: int, replace: bool) -> None:
+    def _register(self, held: HeldSequence, upto: int, step: int, replace: bool) -> None:
         self.manager.register(held.tables, held.chains, held.tokens, held.known, upto, step, held.since, replace)
         held.register_at = self.manager.next_full(held.known, upto)
         stopped = any(known < upto // size for known, size in zip(held.known, self.sizes, strict=True))
         self.counts["duplicate"] += stopped and not replace
 
-    def _run_if(self, held: Held) -> None:
+    def _run_if(self, held: HeldSequence) -> None:
         if held in self.planned:
             self.run()
 
-    def _end(self, held: Held, count: str) -> None:
+    def _end(self, held: HeldSequence, count: str) -> None:
         self._register(held, held.planned, self.step - 1, replace=True)
         self._drop(held)
         self.counts[count] += 1
 
-    def _drop(self, held: Held) -> None:
+    def _drop(self, held: HeldSequence) -> None:
         self.manager.free(held.tables)
         self.held.remove(held)
 
-    def _one(self, which: int, fit: Callable[[Held], bool]) -> Held | None:
+    def _one(self, which: int, fit: Callable[[HeldSequence], bool]) -> HeldSequence | None:
         fitting = [each for each in self.held if fit(each)]
         return fitting[which % len(fitting)] if fitting else None
-
-    def _numbers(self, before: int, tokens: Iterable[int]) -> list[int]:
-        numbers = []
-        for token in tokens:
-            number = self._texts.setdefault((before, token), len(self._texts) + 1)
-            self._before[number] = before, token
-            numbers.append(before := number)
-        return numbers
-
-    def _carry_out(self, moves: list[BlockMove]) -> None:
-        for move in moves:
-            pool = self.pool[move.group]
-            assert move.group == self.manager.main or move.kind == "copy"
-            ills = self.ills[move.group]
-            places = {"in": (self.host, self.host_ills), "copy": (pool, ills), "out": (pool, ills)}[move.kind]
-            targets = (self.host, self.host_ills) if move.kind == "out" else (pool, ills)
-            targets[0][move.target] = list(places[0][move.source])
-            targets[1][move.target] = list(places[1][move.source])
-            if move.kind == "copy":
-                self.copied = self.copied.union(*ills[move.target])
-            self.counts[f"move: {move.kind}"] += 1
-
-    def _store(self, held: Held) -> None:
-        ills = SOUND if held.landing else held.breaks | self._ills(held, held.start)
-        for (group, size), position in product(enumerate(self.sizes), range(held.start, held.planned)):
-            if not (held.landing and position // size < max(held.known[group], self._first(group, held.planned))):
-                self.pool[group][held.tables[group][position // size]][position % size] = held.texts[position]
-                self.ills[group][held.tables[group][position // size]][position % size] = ills
-
-    def _ills(self, held: Held, position: int) -> frozenset[int]:
-        """What is wrong with the KV before a position, as far as the last step has seen it."""
-        found = set(SOUND)
-        for group, size in enumerate(self.sizes):
-            for at in range(self._first(group, held.start) * size, position):
-                found |= self.ills[group][held.tables[group][at // size]][at % size]
-        return frozenset(found)
-
-    def _ills_of(self, group: int, node: Node) -> frozenset[int]:
-        if node.block is not None:
-            return SOUND.union(*self.ills[group][node.block])
-        assert node.slot is not None
-        return SOUND.union(*self.host_ills[node.slot])
-
-    def _first(self, group: int, position: int) -> int:
-        return self.groups[group].first_needed(position)
-
-    def _expect(self, held: Held) -> None:
-        for group, (pool, size, table) in enumerate(zip(self.pool, self.sizes, held.tables, strict=True)):
-            for at in range(self._first(group, held.seen) * size, held.planned, size):
-                wanted = held.texts[at : min(at + size, held.planned)]
-                assert table[at // size] != NULL_BLOCK, f"position {at}… has no block"
-                assert pool[table[at // size]][: len(wanted)] == wanted, f"position {at}… is of another text"
-
-    def _kv(self, group: int, node: Node) -> list[int]:
-        if node.block is not None:
-            return self.pool[group][node.block]
-        assert node.slot is not None
-        return self.host[node.slot]
 
 
 def _from(first: int, table: list[int]) -> list[int]:
     """A table from one place on; before it is the null block."""
     return [NULL_BLOCK] * first + table[first:]
-
-
-def _sees(group: KVGroup, texts: list[int], tokens: int, known: set[int]) -> bool:
-    """Whether a query behind so many tokens of a text finds all that it sees, in whole blocks but for the last."""
-    size = group.block_tokens
-    whole = [texts[(at + 1) * size - 1] for at in range(group.first_needed(tokens), tokens // size)]
-    return known.issuperset(whole) and (tokens % size == 0 or texts[tokens - 1] in known)
