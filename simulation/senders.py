@@ -20,7 +20,7 @@ class KeyTraffic(Struct, frozen=True):
 
 
 class SimulatedSender(NamedTuple):
-    """The caller of a request, or of all turns of a conversation, and the adapter that it names as its model."""
+    """The caller of a request, or of all turns of a conversation, and the adapter that its `model` names."""
 
     caller: Caller
     key_name: str  # empty: without a key

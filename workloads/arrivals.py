@@ -1,4 +1,4 @@
-"""Times at which requests arrive: a rate that changes over time, and gaps that are more or less even.
+"""Times at which requests arrive: a rate that may change over time, and gaps that are more or less even.
 
 The gaps of a process with one request per second are drawn first. The n-th request then arrives when the integral of
 the rate reaches the sum of the first n gaps (Çinlar's inversion), so that every profile has the same burstiness.
@@ -14,15 +14,15 @@ from msgspec import Struct
 
 Profile = Literal["constant", "ramp", "sinusoid", "steps"]
 STEP_COUNT = 5
-"""Rates of the profile `steps`, the first and the last included."""
+"""Number of rates of the profile `steps`, the lowest and the highest included."""
 BISECTIONS = 60
 
 
 class Arrivals(Struct, frozen=True):
     """An open load: requests arrive whether or not earlier requests have ended.
 
-    `rate` and `peak`: the lowest and the highest requests per second; `period_s`: seconds from the lowest to the
-    highest rate of a ramp and of steps, which stay there, and of a whole wave of a sinusoid. `burstiness`: the shape
+    `rate` and `peak`: the lowest and the highest requests per second; `period_s`: seconds in which a ramp and steps go
+    from the lowest to the highest rate, where they stay; seconds of a whole wave of a sinusoid. `burstiness`: the shape
     of the gaps' gamma distribution: 1 is a Poisson process, below 1 requests come in bursts, infinity makes even gaps.
     """
 

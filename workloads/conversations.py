@@ -16,9 +16,10 @@ from workloads.request import NextTurn, PlannedRequest, Span, Workload
 
 
 class ConversationWorkload(Struct, frozen=True):
-    """Requests of `first`, each with later turns.
+    """Requests of the workload `first`, each with later turns.
 
-    `turns`: requests of a conversation; `added`: tokens of each later turn; `pause_s`: mean of exponential pauses.
+    `turns`: number of requests of a conversation; `added`: tokens that each later turn adds; `pause_s`: mean of
+    exponential pauses.
     """
 
     first: Workload

@@ -7,12 +7,12 @@ from workloads.log_counts import LogCounts
 from workloads.outcome import RequestOutcome
 
 MAX_ERRORS_NAMED = 100
-"""Different errors that are counted by their texts; others are counted together."""
+"""Number of different error texts that are counted each; further errors are counted together."""
 OTHER_ERRORS = "other errors"
 
 
 class LoadFigures(Struct, kw_only=True):
-    """Sums of the requests that have ended, of which none is kept. `ended_s`: when the last of them did."""
+    """Sums over the requests that have ended; no request is kept. `ended_s`: the end of the last one."""
 
     slo: SLO
     ended_s: float = 0.0

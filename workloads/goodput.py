@@ -12,11 +12,11 @@ from workloads.report import Report, share_interval
 
 MIN_GOOD_SHARE = 0.9
 MAX_DOUBLINGS = 12
-"""From the first rate, up or down; beyond them the load generator is the limit."""
+"""Most doublings or halvings of the first rate; beyond them the load generator is the limit."""
 
 
 class Trial(Struct, frozen=True):
-    """A server's report under one rate, requests/s, and the good share that the search wants."""
+    """A server's report at one rate, requests/s, and the good share that the search demands."""
 
     rate: float
     report: Report

@@ -1,9 +1,9 @@
 """Counts of a figure's values in logarithmic classes: percentiles of any number of values in bounded memory.
 
-The values of a class differ by `RELATIVE_ERROR` at most, and it stands for their mean (compare Masson et al.,
-"DDSketch", 2019, whose classes stand for their middles). Ranks are exact, so a percentile differs from that of the
-sorted values by this error at most, and not at all while the values of its class are equal. Number, mean and maximum
-are exact.
+The values of a class differ by `RELATIVE_ERROR` at most, and count as their mean (compare Masson et al., "DDSketch",
+2019, where they count as the middle of the class). Ranks are exact, so a percentile differs from that of the sorted
+values by this error at most, and not at all while the values of its class are equal. Number, mean and maximum are
+exact.
 """
 
 import math
@@ -15,9 +15,9 @@ from msgspec import Struct
 from contracts.slo import nearest_rank
 
 RELATIVE_ERROR = 0.001
-"""Of a percentile, at most."""
+"""Largest relative error of a percentile."""
 SMALLEST_VALUE = 1e-3
-"""Smaller values, such as 0, share a class: 1 µs of figures in ms."""
+"""Smaller values, such as 0, share a class. In figures in ms it is 1 µs."""
 _CLASS_WIDTH = math.log(1 + RELATIVE_ERROR)  # in natural logarithms
 _SMALL_CLASS = math.floor(math.log(SMALLEST_VALUE) / _CLASS_WIDTH) - 1
 
@@ -51,7 +51,7 @@ class LogCounts(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentiles(self, *shares: float) -> list[float]:
-        """Returns for each of these shares, which ascend, the value of its nearest rank; 0 without values."""
+        """Returns the value of the nearest rank for each share; shares ascend. 0 without values."""
         found = list[float]()
         ordered, passed, shown = iter(sorted(self.counts)), 0, 0.0
         for share in shares:

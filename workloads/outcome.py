@@ -16,9 +16,9 @@ class RequestOutcome(Struct, frozen=True):
     """Times between the pieces of the answer."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens that the server found computed, as far as it tells."""
+    """Prompt tokens that the server found in a cache, if it tells."""
     error: str = ""
     sender: str = ""
-    """The name of the API key, where a load has several."""
+    """The name of the API key, if a load has several keys."""
     own_delays_ms: tuple[float, float] = (0.0, 0.0)
     """By how much the first token, and the last, may have come before the client read it."""

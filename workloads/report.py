@@ -1,4 +1,4 @@
-"""Figures of a load, as a struct that is written as JSON and read again."""
+"""Figures of a load, as a struct that is written as JSON and read back."""
 
 import math
 from collections import Counter
@@ -14,7 +14,7 @@ from workloads.outcome import RequestOutcome
 REPORT_FORM = 1
 """Version of the JSON form; docs/foresight.md describes it."""
 CONFIDENCE_Z = 1.96
-"""Of the normal distribution, for a confidence of 95%."""
+"""Quantile of the normal distribution for a confidence of 95%."""
 
 
 class Percentiles(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Percentiles(Struct, frozen=True):
 
 
 class Missed(Struct, frozen=True):
-    """Answers over a limit of the objective, by the limit."""
+    """Number of answers that missed the objective, by the missed limit."""
 
     ttft: int = 0
     tpot: int = 0
@@ -51,7 +51,7 @@ class Report(Struct, frozen=True, kw_only=True):
     answered: int
     good: int
     undecided: int = 0
-    """Answers of which the load generator's own delays decided whether they are good."""
+    """Number of answers that may be good or not, depending on delays of the load generator itself."""
     missed: Missed
     errors: dict[str, int] = field(default_factory=dict)
     requests_per_s: float
@@ -90,7 +90,7 @@ def make_report(
 def report_of(
     figures: LoadFigures, *, server: str, model: str, load: dict[str, str], interrupted: bool = False
 ) -> Report:
-    """Returns the report of what was summed up so far."""
+    """Returns the report of the figures so far."""
     seconds = figures.ended_s or 1.0
     return Report(
         server=server,

@@ -56,7 +56,8 @@ class NextTurn(Struct, frozen=True):
 class Workload(Struct, frozen=True):
     """Describes requests: example chats without `prompt`; else random token ids behind a prefix that all share.
 
-    `output`: lengths of answers, None for each chat's own. `shared_tokens`: of the prefix, beyond the prompt's length.
+    `output`: lengths of answers; None: each chat's own length. `shared_tokens`: tokens of the shared prefix, which are
+    not counted in `prompt`.
     """
 
     prompt: Lengths | None = None

@@ -20,7 +20,7 @@ from workloads.request import PlannedRequest, Span
 
 OPTION = "--sharegpt"
 TOKEN_CHARACTERS = 4.0
-"""Of English text, on average."""
+"""Mean characters of a token of English text."""
 PERSON_NAMES, MODEL_NAMES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 
 
@@ -66,7 +66,7 @@ def _in_turn(entry: RecordedConversation) -> tuple[str, ...]:
 
 
 class RecordedChats(Struct, frozen=True):
-    """Recorded conversations in random order. `output`: lengths of answers, None for the recorded ones."""
+    """Recorded conversations in random order. `output`: lengths of answers; None: the recorded lengths."""
 
     conversations: list[tuple[str, ...]]
     pause_s: float

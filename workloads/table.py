@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from workloads.report import Percentiles, Report
 
 LATE_MS = 5.0
-"""Lateness of the 99th percentile from which the load generator was the limit."""
+"""Lateness (99th percentile) from which the load generator counts as the limit, in ms."""
 SHOWN_ERRORS = 5
 SPREADS = (
     ("TTFT", "ttft_ms"),

@@ -87,7 +87,7 @@ def _mooncake(first: str, file: TextIO, path: Path) -> Iterator[TraceRow]:
 
 
 def _blocks(row: MooncakeRow) -> tuple[Span, ...]:
-    """Returns the prompt's blocks, of which the last may be shorter."""
+    """Returns the prompt's blocks; the last block may be shorter."""
     lengths = range(row.input_length, 0, -MOONCAKE_BLOCK_TOKENS)
     named = zip(row.hash_ids, lengths, strict=False)
     spans = tuple(Span(hash_id, min(left, MOONCAKE_BLOCK_TOKENS)) for hash_id, left in named)

@@ -41,14 +41,14 @@ class Calibration(Struct, frozen=True, kw_only=True):
     model: str
     device: str
     front_ms: float
-    """What a lone request's first token takes beside its steps: HTTP, Redis, threads of gateway and workers."""
+    """Time of a lone request's first token beside its steps: HTTP, Redis, threads of gateway and workers."""
     pause_ms: float
-    """What each further token takes beside its step: the worker's work between two steps, and news of tokens."""
+    """Time of each further token beside its step: the worker's work between two steps, and messages with tokens."""
     prefill: CalibratedWorker | None = None
     decode: CalibratedWorker
 
     def of(self, role: Role) -> CalibratedWorker:
-        """Returns the costs of a role; of decode workers, which compute prompts too, if there was no prefill worker."""
+        """Returns a role's costs; without a prefill worker, those of decode workers, which compute prompts, too."""
         return self.prefill or self.decode if role == "prefill" else self.decode
 
 
@@ -59,11 +59,11 @@ class _Stats(Struct):
 def calibrate(
     endpoint: ClientEndpoint, config: BenchConfig, model: str, before: Sequence[WorkerRecord] = ()
 ) -> Calibration:
-    """Sends some requests alone, and asks a Baton for what its workers have learned. Raises `GatewayError`.
+    """Sends requests one at a time, and reads the step costs that the workers have learned. Raises `GatewayError`.
 
-    `before`: the workers as they were before a load; without them it began when they started. The costs are those of
-    the load, since requests that are alone teach other ones: what shares the workers' cores is idle then. What such a
-    request takes beside its steps is by the costs behind it.
+    `before`: records of the workers from before a load; without them the load is all steps since the workers' start.
+    The costs are those of the load: lone requests teach other costs, since whatever shares the workers' cores is
+    idle then. The time of a lone request beside its steps is computed with the costs after it.
     """
     loaded = workers_of(endpoint)
     alone = uvloop.run(_alone(endpoint, config, model))
@@ -84,7 +84,7 @@ def calibrate(
 
 
 def workers_of(endpoint: ClientEndpoint) -> list[WorkerRecord]:
-    """Returns what a Baton tells of its workers now. Raises `GatewayError` for another endpoint."""
+    """Returns the records of a Baton's workers now. Raises `GatewayError` for another server's endpoint."""
     client = endpoint.client()
     try:
         return msgspec.json.decode(client.get("/stats"), type=_Stats).workers
@@ -108,7 +108,7 @@ async def _alone(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> l
 
 
 def read_calibration(path: str, option: str) -> Calibration:
-    """Raises `ConfigError` that names the option for a file that is not what `calibrate` gave."""
+    """Reads a file of `baton bench --calibrate`. Raises `ConfigError` that names the option for any other file."""
     try:
         read = msgspec.json.decode(Path(path).read_bytes(), type=Calibration)
     except OSError as error:
@@ -124,7 +124,7 @@ def read_calibration(path: str, option: str) -> Calibration:
 
 
 def _of_role(workers: Sequence[WorkerRecord], role: str, before: Sequence[WorkerRecord]) -> CalibratedWorker | None:
-    """Returns the median worker of a role by the steps since `before`; None if none has run one since its start."""
+    """Returns the median of a role's workers over the steps since `before`; None if no worker has ever run a step."""
     found = [each for each in workers if each.role == role and each.load.costs.steps and each.load.costs.known]
     if not found:
         return None
@@ -140,6 +140,6 @@ def _of_role(workers: Sequence[WorkerRecord], role: str, before: Sequence[Worker
 
 
 def _taken(costs: StepCosts, totals: StepTotals) -> StepCosts:
-    """Returns the costs at the level of all these steps; that of the newest thirty, their own, is left to chance."""
+    """Returns the costs at the mean level of these steps; a worker's own level is that of its last thirty steps."""
     factor = totals.over(costs)
     return msgspec.structs.replace(costs, **{name: factor * getattr(costs, name) for name in COEFFICIENT_NAMES})

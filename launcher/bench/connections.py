@@ -18,10 +18,10 @@ from infra.completions_client import MAX_RESPONSE_BYTES, error_message
 from launcher.bench.own_delays import OwnDelays
 
 MAX_IDLE_S = 3.0
-"""An idle connection is not used after this: servers close them, many after 5 s."""
+"""Seconds after which an idle connection is not used any more: servers close idle connections, many after 5 s."""
 STATUS_OK = 200
 FIRST_FINAL_STATUS = 200
-"""Statuses below it are hints, and the answer follows."""
+"""Lowest status of an answer; lower statuses are hints, and the answer follows."""
 
 
 class BodyListener(Protocol):
@@ -35,7 +35,7 @@ class LoadConnections:
     """Connections to one server, as many as there are exchanges at once."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, context: ssl.SSLContext | None) -> None:
-        """`timeout_s`: without a byte, after which an exchange has failed. `context`: of an https URL."""
+        """`timeout_s`: seconds without a byte, after which an exchange has failed. `context`: TLS, for https."""
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or (443 if context is not None else 80)
         self._path = parts.path.rstrip("/")
@@ -101,7 +101,7 @@ class _Connection(asyncio.Protocol):
         self._ended: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit this class
 
     async def exchange(self, request: bytes, reader: BodyListener) -> None:
         """Raises `GatewayError` for anything but an answer with status 200."""
@@ -153,7 +153,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
-        # An answer without a length ends with its connection; whether it was whole, its reader knows.
+        # An answer without a length ends with its connection; its reader decides whether it is complete.
         self._end(None if self._status >= FIRST_FINAL_STATUS else GatewayError("the connection was closed unanswered"))
 
     def _end(self, error: GatewayError | None) -> None:

@@ -15,7 +15,7 @@ from workloads.table import SPREADS, comparison, table
 
 OPTION = "--html"
 PERCENTILE_NUMBERS = (50, 90, 95, 99, 100)
-"""Of the fields of `Percentiles` behind the mean."""
+"""Percentiles that the fields of `Percentiles` behind the mean hold."""
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
@@ -31,7 +31,7 @@ td:first-child, th:first-child { text-align: left; } pre { overflow-x: auto; }
 
 
 class SweptCurve(Struct, frozen=True):
-    """Trials of one kind of requests at several rates; `name`: what differs from other curves."""
+    """Trials of one kind of requests at several rates; `name` tells it from other curves."""
 
     name: str
     trials: Sequence[Trial]

@@ -41,7 +41,7 @@ class LineChart(Struct, frozen=True, kw_only=True):
 
     @property
     def _most(self) -> tuple[float, float]:
-        """The ends of both axes."""
+        """The largest values of both axes."""
         points = [point for curve in self.curves for point in curve.points]
         x = [each for each, _ in points] + ([self.x_limit[0]] if self.x_limit else [])
         y = [each for _, each in points] + ([self.y_limit[0]] if self.y_limit else [])

@@ -151,7 +151,7 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
-    """A load, and which rates are measured."""
+    """A load, and the rates at which it is measured."""
 
     find_goodput: Annotated[
         bool, Meta(description="search the highest rate at which --share of the requests are good")
@@ -189,7 +189,7 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
         return rates
 
     def ways(self) -> dict[str, object]:
-        """Returns the options that each say when requests are sent, and of which a load has one at most."""
+        """Returns the options that decide when requests are sent; a load has at most one of them."""
         return {"--trace": self.trace, "--find-goodput": self.find_goodput, "--sweep": self.sweep}
 
     def check_load(self) -> None:
@@ -205,7 +205,7 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
             self.rates()
 
     def prompt_lengths(self) -> list[str]:
-        """Returns the lengths of `--sweep-prompts`, or that of all requests. Raises `ConfigError`."""
+        """Returns the lengths of `--sweep-prompts`, or the one length option of all requests. Raises `ConfigError`."""
         if not self.sweep_prompts:
             return [self.prompt_tokens]
         if self.prompt_tokens or not (self.sweep or self.find_goodput):

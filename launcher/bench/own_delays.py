@@ -1,6 +1,6 @@
-"""How late a load generator may have read what came: its event loop was busy, or its process waited for a core.
+"""How late a load generator may have read bytes: its event loop was busy, or its process waited for a core.
 
-A timer of the loop that is due every few milliseconds is late by as much as everything that came meanwhile.
+A timer of the loop is due every few milliseconds; it is as late as the bytes that arrived meanwhile.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ PERIOD_S = 0.005
 MIN_DELAY_S = 0.002
 """Lateness of a timer that counts: the loop's own timers end a millisecond early or late."""
 MAX_DELAYS_KEPT = 100_000
-"""Newest delays that are kept: those of eight minutes, were every timer late."""
+"""Number of newest delays that are kept: eight minutes of them, if every timer were late."""
 
 
 class OwnDelays:
@@ -33,7 +33,7 @@ class OwnDelays:
             self._timer.cancel()
 
     def before(self, at: float) -> float:
-        """Returns by how many seconds bytes that were read at a time may have come earlier; 0: the loop was idle."""
+        """Returns how many seconds earlier bytes that were read at a time may have arrived; 0: the loop was idle."""
         if at >= self._due + MIN_DELAY_S:
             return at - self._due  # the timer is late now
         place = bisect_right(self._began, at) - 1

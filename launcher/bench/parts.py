@@ -29,15 +29,15 @@ PART_TOKENS_PER_S = 10_000
 LENGTH_FORMAT, BEGIN_FORMAT = struct.Struct("<Q"), struct.Struct("<d")
 READY_LINE = b"ready\n"
 START_TIMEOUT_S = 60.0
-"""Longest start of a process: imports on a busy machine."""
+"""Longest start of a process, in seconds: imports on a busy machine."""
 LEAD_S = 0.05
-"""From the last process's readiness to the load's begin."""
+"""Seconds from the last process's readiness to the start of the load."""
 END_TIMEOUT_S = 10.0
-"""After Ctrl-C, for what was measured until then."""
+"""Seconds after Ctrl-C for the processes to write what they have measured."""
 
 
 class LoadPart(Struct, frozen=True):
-    """What a process sends. `linger_s`: of `Sender.open_load`."""
+    """The part of a load that one process sends. `linger_s`: see `Sender.open_load`."""
 
     endpoint: ClientEndpoint
     model: str
@@ -48,7 +48,7 @@ class LoadPart(Struct, frozen=True):
 
 
 class PartOutcomes(Struct, frozen=True):
-    """What a process has measured."""
+    """The outcomes that one process has measured."""
 
     outcomes: list[RequestOutcome]
     interrupted: bool

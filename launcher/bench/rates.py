@@ -1,4 +1,4 @@
-"""Measures several rates, or searches the highest that keeps its promises, and writes reports."""
+"""Measures several rates, or searches the highest rate with a good share of 90%, and writes reports."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -46,7 +46,7 @@ class BenchRun:
     def load(self, config: BenchConfig, give_up: bool = False) -> Report:
         """Sends one load. Ctrl-C ends it, and the report then says so. Raises `BatonError`.
 
-        `give_up`: does not wait for answers that can no longer be good.
+        `give_up`: requests that can no longer be good are not waited for.
         """
         self._seed += 1
         with marked(self._endpoint, f"bench {_name(config)}"):
@@ -126,7 +126,7 @@ def planned_turns(load: Sequence[TimedRequest]) -> int:
 
 
 def _longest_good_s(config: BenchConfig, load: Sequence[TimedRequest]) -> float:
-    """Returns how long the longest answer or conversation may take, s, if it keeps both limits."""
+    """Returns the longest time, s, that an answer or conversation of the load takes if it keeps both limits."""
     return max((sum(_turn_s(config, turn) for turn in each.request.turns()) for each in load), default=0.0)
 
 

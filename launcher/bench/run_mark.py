@@ -13,7 +13,7 @@ MAX_WAIT_S = 2.0
 
 @contextmanager
 def marked(endpoint: ClientEndpoint, name: str) -> Iterator[None]:
-    """Marks what is done inside. Servers that know no marks, or not from this key, are measured without."""
+    """Marks the time of the `with` block as a run, unless the server knows no marks or refuses this key."""
     client, run = endpoint.client(MAX_WAIT_S), secrets.token_hex(8)
     with suppress(GatewayError):
         client.post(PATH, {"run": run, "name": name})

@@ -1,4 +1,4 @@
-"""Sends the requests of a load over HTTP, and times what comes back.
+"""Sends the requests of a load over HTTP, and times their answers.
 
 An open load sends a request when its time comes, however many are still in progress, so that a slow server cannot slow
 down its own load. In a closed load, each client sends its next request when its last has ended.
@@ -129,7 +129,7 @@ class Sender:
             if usage is None or usage.tokens is None or error:
                 self.outcomes.append(RequestOutcome(*times, error=error))
             else:
-                pieces = answer.pieces or [answer.last or ended]  # of an answer without text a client sees the end
+                pieces = answer.pieces or [answer.last or ended]  # a client sees only the end of an answer without text
                 first, last = pieces[0], max(answer.last, pieces[-1])
                 before = self._connections.delays.before
                 self.outcomes.append(
@@ -179,6 +179,6 @@ async def send_at(
 
 
 async def _until(at: float) -> None:
-    """Waits for a moment of `time.perf_counter`, which a timer that ends too early does not bring."""
+    """Waits until a moment of `time.perf_counter`, though a timer may end too early."""
     while (left := at - time.perf_counter()) > 0:
         await asyncio.sleep(max(left, TIMER_TICK_S))

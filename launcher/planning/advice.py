@@ -1,4 +1,4 @@
-"""What a plan says: the simulated deployments in a table, the advised one in words, and what cheaper ones lack."""
+"""The text of a plan: a table of the simulated deployments, the advised deployment, and what cheaper ones lack."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ def described(deployment: PlannedDeployment) -> str:
 
 
 def ranking(tried: Sequence[SimulatedPlan], load: PlannedLoad) -> Iterator[str]:
-    """Yields a line for each simulated deployment, the cheapest good tokens first; missed objectives last."""
+    """Yields a line for each simulated deployment: the cheapest good tokens first, missed objectives last."""
     width = max(len(described(each.deployment)) for each in tried)
     yield (
         f"{'deployment':{width}}{'$/h':>8}{'$/million':>11}{'good':>6}{'TTFT p90':>10}{'TPOT p90':>10}{'headroom':>10}"
@@ -46,7 +46,7 @@ def ranked(tried: Sequence[SimulatedPlan]) -> list[SimulatedPlan]:
 def lacking(
     best: SimulatedPlan, tried: Sequence[SimulatedPlan], next_cheaper: PlannedDeployment | None, load: PlannedLoad
 ) -> Iterator[str]:
-    """Yields what cheaper deployments lack: the dearest of the simulated, and the advised one with one change."""
+    """Yields what cheaper deployments lack: the dearest simulated one, and the advised one with one change."""
     dollars = best.deployment.dollars_per_hour
     missed = [each for each in tried if not each.passed and each.deployment.dollars_per_hour < dollars]
     if missed:

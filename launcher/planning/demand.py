@@ -1,4 +1,4 @@
-"""What a load demands of a deployment: the figures of its requests that a plan's estimates need."""
+"""The demand of a load on a deployment: the figures of its requests that a plan's estimates need."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -9,7 +9,7 @@ from workloads.request import PlannedRequest, TimedRequest
 
 SAMPLE_PROMPTS = 64
 TRACE_PARTS = 10
-"""A trace's rate is that of the busiest of so many equal parts."""
+"""Number of equal parts of a trace; the rate of the busiest part counts as the trace's rate."""
 
 
 def demand(config: PlanConfig, requests: Sequence[TimedRequest]) -> PlannedLoad:
@@ -31,7 +31,7 @@ def demand(config: PlanConfig, requests: Sequence[TimedRequest]) -> PlannedLoad:
 
 
 def _prompts(requests: Sequence[PlannedRequest]) -> list[PromptSize]:
-    """Returns the size of each prompt, with those leading spans cached that an earlier prompt began with, too."""
+    """Returns the size of each prompt; leading spans with which an earlier prompt began count as cached."""
     known: set[tuple[int, ...]] = set()
     found = []
     for request in requests:

@@ -1,4 +1,4 @@
-"""The calculator of `baton plan --memory`: weights, KV, and for each batch a step's time and what tokens cost."""
+"""The calculator of `baton plan --memory`: weights, KV, and for each batch a step's time and the price of tokens."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ MAX_SHOWN_BATCH = 512
 
 
 def memory(config: PlanConfig, size: ModelSize, shape: ModelShape) -> Iterator[str]:
-    """Yields the lines about a model and each device. `shape`: its figures at --length, in the formats asked for."""
+    """Yields the lines about a model and each device. `shape`: the model's, at --length, in the chosen formats."""
     length, attention = config.length, size.attention
     yield f"{config.model}: each token is multiplied by {shape.parameters / 1e9:.3g} billion weights"
     yield f"weights {shape.weights_bytes / 1e9:.3g} GB"

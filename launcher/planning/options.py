@@ -97,7 +97,7 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
         return found
 
     def chosen_devices(self) -> list[PlannedDevice]:
-        """Returns the devices of `--devices`. Raises `ConfigError` for an unknown one, and for a price that is none."""
+        """Returns the devices of `--devices`. Raises `ConfigError` for an unknown device or an impossible price."""
         known = with_device_file(DEVICES, Path(self.device_file)) if self.device_file else dict(DEVICES)
         for name in self.kinds():
             if name not in known:
@@ -114,7 +114,7 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
         return [known[name] for name in self.kinds()]
 
     def priced_devices(self) -> list[PlannedDevice]:
-        """Raises `ConfigError` for a device without a price, too."""
+        """Returns the same devices. Raises `ConfigError` also for a device without a price."""
         found = self.chosen_devices()
         for device in found:
             if device.price is None:
@@ -138,7 +138,7 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
 
 
 def _some(text: str, known: tuple[str, ...], option: str) -> list[str]:
-    """Returns the named formats, all for no name, in the order of `known`. Raises `ConfigError`."""
+    """Returns the formats that `text` names, in the order of `known`; without a name all. Raises `ConfigError`."""
     given = [part.strip() for part in text.split(",")] if text else list(known)
     if not set(given) <= set(known):
         raise ConfigError(option, text, f"expected some of {', '.join(known)}")

@@ -29,7 +29,7 @@ from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat
 
 PLANNED, NOTHING_MEETS, BAD_INPUT = 0, 1, 2  # exit statuses
 QUANTIZED_KV_SHARE = 0.515
-"""Of the bytes in 16 bits: a byte for a value, and the scales."""
+"""Share of the bytes of KV in 16 bits: a byte for each value, and the scales."""
 WEIGHT_FORMATS: dict[Quantization, WeightFormat] = {"none": "plain", "int8": "int8", "int4": "int4", "fp8": "fp8"}
 KV_FORMATS: dict[KVDtype, KVFormat] = {"auto": "plain", "fp8": "fp8", "int8": "int8"}
 
@@ -54,7 +54,7 @@ def plan(arguments: Sequence[str]) -> int:
 
 
 def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype, length: int = 0) -> ModelShape:
-    """Returns what a step's time depends on. `length`: tokens of a text, which windows cut; 0: they cut nothing."""
+    """Returns the figures on which a step's time depends. `length`: tokens of a text, for sliding windows; 0: any."""
     attention = size.attention
     stored = attention.layer_tokens(length) / length if length else 1.0
     return ModelShape(
@@ -69,7 +69,7 @@ def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype, 
 
 
 def _size_and_shape(config: PlanConfig, directory: Path, length: int, form: CopyFormat) -> SizeAndShape:
-    """Raises `ConfigError` for a model whose config does not say its size, or that stores something else than KV."""
+    """Reads a model's size and shape. Raises `ConfigError` for a config without sizes, or a model without plain KV."""
     weights = msgspec.convert(form.weights, Quantization)
     size = model_size(directory, "auto", weights)
     if others := size.attention.other_kinds:

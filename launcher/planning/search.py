@@ -1,4 +1,4 @@
-"""Searches the cheapest deployment: all are estimated, the cheapest simulated, and given a worker where they miss."""
+"""Searches the cheapest deployment: estimates all, simulates the cheapest, and adds workers to those that miss."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from pricing.planning.load import PlannedLoad
 from pricing.planning.roles import ModelCopy
 
 MAX_ADDED_WORKERS = 3
-"""Workers that a deployment gets at most, one after the other, where its simulation misses the objective."""
+"""Most workers that are added to a deployment, one after the other, while its simulation misses the objective."""
 
 Simulate = Callable[[PlannedDeployment], SimulatedPlan]
 
@@ -16,7 +16,7 @@ Simulate = Callable[[PlannedDeployment], SimulatedPlan]
 def within(
     copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad, available: Mapping[str, int]
 ) -> list[PlannedDeployment]:
-    """Returns the deployments of the devices that may be used, the cheapest first, one for each set of copies."""
+    """Returns the deployments that fit the available devices, the cheapest first."""
     return [each for each in candidates(copies, load) if each.within(available)]
 
 
@@ -27,7 +27,7 @@ def simulated(
     alike: dict[object, PlannedDeployment] = {}
     for each in found:
         workers = tuple((role.copy.name, role.workers) for role in each.roles)
-        alike.setdefault((workers, each.form.weights), each)  # of KV's formats the first
+        alike.setdefault((workers, each.form.weights), each)  # the first of those that differ only in KV
     chosen = list(alike.values())[:count]
     exact = next((each for each in found if not each.form.changes), None)
     if exact is not None and exact not in chosen:

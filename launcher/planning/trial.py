@@ -15,7 +15,7 @@ from workloads.report import Report, make_report
 from workloads.request import TimedRequest
 
 STEP_SHARE = 0.5
-"""Share of the limit on TPOT that a step with decodes may take: --step-ms."""
+"""Share of the TPOT limit that a step with decodes may take; it becomes --step-ms."""
 REPEATED_STEPS = 16
 ROUND_TRIP_S = 0.0001
 
@@ -62,5 +62,5 @@ def _device(role: RoleEstimate, load: PlannedLoad) -> SimulatedDevice:
 
 
 def _link(role: RoleEstimate) -> float:
-    """Bytes per second of KV between two workers, which may be on two hosts."""
+    """Returns the bytes per second of KV between two workers, which may run on two hosts."""
     return role.copy.device.links.network * role.copy.capacity.gpus

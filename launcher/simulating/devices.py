@@ -1,4 +1,4 @@
-"""Makes simulated workers of options: on GPUs by their data sheets, or as `bench --calibrate` has measured them."""
+"""Makes simulated workers from options: on GPUs by their data sheets, or with costs of `bench --calibrate`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +31,11 @@ from simulation.drafts import SimulatedDrafts
 from simulation.roofline import STEP_TOKENS, roofline_device
 
 MEDUSA_HEADS = 5
-"""Heads of a simulated model, as its authors trained them (Cai et al., 2024)."""
+"""Number of Medusa heads of a simulated model, as the paper's authors trained them (Cai et al., 2024)."""
 
 
 class DeviceOptions(Struct, frozen=True, kw_only=True):
-    """What all workers of a simulated deployment share; 0: the default."""
+    """Options that all workers of a simulated deployment share; 0: the default."""
 
     model: str
     factor: float
@@ -47,19 +47,19 @@ class DeviceOptions(Struct, frozen=True, kw_only=True):
 
 
 class SimulatedModel(NamedTuple):
-    """A model's figures, by its config alone."""
+    """A model's figures, from its config alone."""
 
     size: ModelSize
     shape: ModelShape
-    head_weights: float  # from hidden state to logits
-    layer_weights: float  # of a layer, those that each token is multiplied by
-    weight_bytes: float  # of a layer's weight
+    head_weights: float  # weights from hidden state to logits
+    layer_weights: float  # weights of a layer that each token is multiplied by
+    weight_bytes: float  # bytes of a layer's weight
     hidden: float  # values of a token's state
-    adapter_values: float  # of an adapter of rank 1; 0: not known
+    adapter_values: float  # values of an adapter of rank 1; 0: unknown
 
 
 def read_model(model: str, option: str, formats: MemoryOptions) -> SimulatedModel:
-    """Raises `ConfigError` for a model without a config."""
+    """Reads a model's figures. Raises `ConfigError` for a model without a config."""
     directory = locate(model, patterns=("*.json",), weights=False)
     if not (Path(directory) / "config.json").is_file():
         raise ConfigError(option, model, "has no config.json, which says how large the model is")
@@ -147,7 +147,7 @@ class RooflineWorkers:
         return width
 
     def _draft_shape(self) -> ModelShape | None:
-        """Returns what a pass for draft tokens computes: another model, EAGLE's layer and head, or Medusa's heads."""
+        """Returns the shape of a pass for draft tokens: a draft model, EAGLE's layer and head, or Medusa's heads."""
         kind, model, options = self._features.proposing, self._model, self._options
         if kind == "medusa":
             # Each head has a block of hidden x hidden and output weights, and nothing of attention.
@@ -196,7 +196,7 @@ class RooflineWorkers:
         )
 
     def _pool(self, copy: Capacity, role: Role) -> Capacity:
-        """Returns the copy with what takes memory beside its weights: drafts' weights and KV, and adapters."""
+        """Returns the copy with all that takes memory beside its weights: weights and KV for drafting, and adapters."""
         shape, draft = copy.model, self._draft if role == "decode" or self._stores else None
         kept = self._features.max_loras * self._model.adapter_values * max(self._ranks.values(), default=0)
         weights = shape.weights_bytes + kept * ADAPTER_VALUE_BYTES
@@ -208,7 +208,7 @@ class RooflineWorkers:
 
 
 def calibrated_device(options: DeviceOptions, calibration: Calibration, role: Role) -> SimulatedDevice:
-    """Returns a worker with the costs that workers of this role have measured."""
+    """Returns a device with the costs that real workers of this role have measured."""
     worker, features = calibration.of(role), options.features
     device = SimulatedDevice(
         name=calibration.device,
@@ -227,7 +227,7 @@ def calibrated_device(options: DeviceOptions, calibration: Calibration, role: Ro
 
 
 def _with_host_tier(device: SimulatedDevice, features: FeatureOptions, link: float) -> SimulatedDevice:
-    """Returns it with blocks in host memory; `link`: bytes per second to it by the data sheet.
+    """Returns the device with blocks in host memory; `link`: bytes per second to that memory by the data sheet.
 
     Raises `ConfigError` for memory that holds no block.
     """

@@ -19,7 +19,7 @@ MAX_ADAPTER_RANK = 1024
 
 
 class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
-    """Figures that devices and files tell of a real deployment, and the API keys of its requests."""
+    """Figures that a real deployment reads from devices and files, and the API keys of its requests."""
 
     host_gb_per_s: Annotated[
         float,
@@ -104,7 +104,7 @@ class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
 
     @property
     def proposing(self) -> Proposing:
-        """Who makes draft tokens; with `auto` the draft model, if one is given, as the worker has it."""
+        """The proposer of draft tokens; with `auto` the draft model, if one is given, as a worker chooses."""
         if self.speculation != "auto":
             return self.speculation
         return "draft" if self.draft_model else "ngram"
@@ -136,7 +136,7 @@ class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
         return parse_objective(self.slo) if self.slo else Objective()
 
     def keys(self) -> Sequence[KeyTraffic]:
-        """Returns the keys with which requests come; none: without keys. Raises `ConfigError`."""
+        """Returns the API keys of the requests; without keys (). Raises `ConfigError`."""
         records = {record.name: record for path in self.api_keys for record in read_keys(Path(path))}
         if self.api_keys and not records:
             raise ConfigError("--api-keys", ",".join(self.api_keys), "has no key")

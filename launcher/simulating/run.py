@@ -1,4 +1,4 @@
-"""Runs a load over a simulated deployment, shows how far it has come, and sums up what its clients would see."""
+"""Runs a load over a simulated deployment, shows its progress, and sums up what its clients would see."""
 
 import random
 import time
@@ -19,14 +19,14 @@ QUIET_S, PROGRESS_PERIOD_S = 2.0, 0.5
 
 
 class SimulatedLoad(NamedTuple):
-    """Reports of a load: of all requests, and of each API key's."""
+    """Reports of a load: of all requests, and of the requests of each API key."""
 
     report: Report
     of_keys: Mapping[str, Report]
 
 
 class SimulatedClients:
-    """What the clients of a simulation have seen so far; Ctrl-C ends it, and its report is that of what has ended."""
+    """What the clients of a simulation have seen so far. After Ctrl-C the report is of the requests that have ended."""
 
     def __init__(self, config: LoadOptions, model: str, simulation: DeploymentSimulation, stages: StageDisplay) -> None:
         self._config = config

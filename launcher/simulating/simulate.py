@@ -112,7 +112,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         Positive,
         Meta(description="decode steps of an unchanged batch that are one event, at most; 1: exact, and slower"),
     ] = 16
-    autoscale: ScalingBounds = ""  # they begin at --prefill and --decode
+    autoscale: ScalingBounds = ""  # the numbers of workers begin at --prefill and --decode
     start_seconds: Annotated[Seconds, Meta(description="seconds that an added worker takes to start")] = 60.0
     dies: Annotated[
         str,
@@ -137,7 +137,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         return [SimulatedDeath(worker, at_s)]
 
     def scaling(self) -> SimulatedScaling | None:
-        """Returns a new autoscaler, which knows nothing yet; None: the numbers stay. Raises `ConfigError`."""
+        """Returns a new autoscaler without a history; None: the numbers of workers stay. Raises `ConfigError`."""
         if not self.autoscale:
             return None
         rules = parse_rules(self.autoscale, self.slo())
@@ -260,7 +260,7 @@ def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:
 
 
 def _transfer(link: LinkFigures) -> TransferConfig:
-    """Returns settings whose payloads are large, and few events, if the default window does not bind the link."""
+    """Returns settings with large payloads, so few events, if the default window does not limit the link."""
     usual = TransferConfig(frame=16 << 20)
     binds = link.bytes_per_second * (link.round_trip_s + usual.frame / link.bytes_per_second) > usual.window
     return usual if binds else structs.replace(usual, frame=LARGE_FRAME_BYTES, window=2 * LARGE_FRAME_BYTES)

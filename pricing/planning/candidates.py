@@ -1,7 +1,7 @@
-"""Deployments that a plan weighs: every kind of device, width and format, split or not, each with as few workers as do.
+"""Deployments that a plan weighs: every kind of device, width and format, split or not, with the fewest workers.
 
-Prefill and decode workers are chosen apart, since the first decide TTFT and the second TPOT: of every copy as few as
-keep the limit are enough, more cost more, and fewer miss it.
+Prefill and decode workers are chosen apart, since prefill workers decide TTFT, and decode workers TPOT. For each copy
+the fewest workers that keep the limit are taken: more workers cost more, and fewer miss the limit.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class CopyFormat(Struct, frozen=True):
 
     @property
     def changes(self) -> int:
-        """How many of both are not the model's own; 0: answers are those of the model as it is."""
+        """How many of the two formats differ from the model's own; 0: answers are those of the unchanged model."""
         return (self.weights != "none") + (self.kv != "auto")
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class PlannedDeployment(Struct, frozen=True):
         return all(role.meets(load) for role in self.roles)
 
     def with_workers(self, load: PlannedLoad, prefill_more: int, decode_more: int) -> "PlannedDeployment | None":
-        """Returns it with more or fewer workers, None without any decode worker or without the prefill workers."""
+        """Returns the deployment with more or fewer workers; None if a role would have no worker left."""
         workers = self.decode.workers + decode_more
         if self.prefill is None:
             return PlannedDeployment(self.form, both(self.decode.copy, workers, load)) if workers > 0 else None
@@ -94,7 +94,7 @@ class PlannedDeployment(Struct, frozen=True):
 def candidates(copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad) -> list[PlannedDeployment]:
     """Returns the deployments that keep the limits by estimate, the cheapest first.
 
-    Of equal cost, those come first whose formats change least, then those that are farthest from their limits.
+    Deployments of equal cost are in order of the number of changed formats, then of the distance from their limits.
     """
     found = [each for form, alike in copies.items() for each in _of_format(form, alike, load)]
     return sorted(found, key=lambda each: (each.dollars_per_hour, each.form.changes, _strain(each, load)))
@@ -130,7 +130,7 @@ def _of_format(form: CopyFormat, copies: Sequence[ModelCopy], load: PlannedLoad)
 
 
 def _fewest(role: RoleFigures, copy: ModelCopy, load: PlannedLoad) -> RoleEstimate | None:
-    """Returns the fewest workers that keep the limits, or None."""
+    """Returns the estimate of the fewest workers that keep the limits; None if `MAX_ROLE_WORKERS` miss them."""
     if not role(copy, MAX_ROLE_WORKERS, load).meets(load):
         return None
     low, high = 0, MAX_ROLE_WORKERS
@@ -141,7 +141,7 @@ def _fewest(role: RoleFigures, copy: ModelCopy, load: PlannedLoad) -> RoleEstima
 
 
 def _strain(deployment: PlannedDeployment, load: PlannedLoad) -> float:
-    """Returns the larger of both shares of the limits that the estimates take."""
+    """Returns the larger ratio of an estimate to its limit, of TTFT or of TPOT."""
     return max(deployment.ttft_s / load.ttft_s, deployment.tpot_s / load.tpot_s)
 
 

@@ -1,4 +1,4 @@
-"""Devices that a plan may use: rates and links by their data sheets, and what an hour costs, an input with its date."""
+"""Devices that a plan may use: rates and links by their data sheets, and the dated price of an hour."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from pricing.roofline.gpu_rates import GPU_RATES, GpuRates
 class DeviceLinks(Struct, frozen=True):
     """Links of a device: bytes per second each way, to its peers in the host, to host memory, and to other hosts.
 
-    `sum_latency_s`: seconds of a sum over the devices of a host beside its bytes; `host_devices`: devices of a host.
+    `sum_latency_s`: fixed seconds of a sum over the devices of a host; `host_devices`: number of devices in a host.
     """
 
     peer: float
@@ -21,7 +21,7 @@ class DeviceLinks(Struct, frozen=True):
 
 
 class DevicePrice(Struct, frozen=True):
-    """Dollars per hour of a device, the day on which this was so, and where."""
+    """Dollars per hour of a device, the day on which this was the price, and the source."""
 
     dollars_per_hour: float
     as_of: str
@@ -60,7 +60,7 @@ PRICES: Mapping[str, DevicePrice] = {
     "A100 PCIE 40GB": DevicePrice(1.35, "2025-12-31", RENTED),
     "L40S": DevicePrice(0.87, "2025-12-31", RENTED),
 }
-"""What an hour was once rented for: an input to begin with, which `--price` and `--device-file` replace."""
+"""Rents of an hour at some date: default inputs, which `--price` and `--device-file` replace."""
 DEVICES: Mapping[str, PlannedDevice] = {
     name: PlannedDevice(name, rates, LINKS.get(name, PCIE4), PRICES.get(name)) for name, rates in GPU_RATES.items()
 }

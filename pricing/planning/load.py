@@ -10,7 +10,7 @@ from pricing.step_costs.steps import StepWork, pairs_of
 
 
 class PromptSize(Struct, frozen=True):
-    """A prompt: tokens that are computed, behind `cached` tokens that are found in a cache."""
+    """A prompt: `cached` tokens that a prefix cache has, and the tokens behind them, which are computed."""
 
     tokens: int
     cached: int = 0

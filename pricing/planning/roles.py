@@ -1,9 +1,9 @@
-"""What copies of a model bear in a role: TTFT of prefill workers, TPOT of decode workers.
+"""Load that copies of a model bear in a role: TTFT of prefill workers, TPOT of decode workers.
 
 A prefill worker computes prompt after prompt, as the server of a queue. A decode worker runs a batch b whose steps last
 t(b); by Little's law b = r o t(b) with r requests per second of o tokens each. A worker that does both decodes in the
-share 1 - u of its time, u being the share of prompts: b = r o t(b) / (1 - u). All of this is an estimate for choosing
-what is simulated.
+share 1 - u of its time, u being the share of prompts: b = r o t(b) / (1 - u). All of this is an estimate, which chooses
+the deployments that are simulated.
 """
 
 import math
@@ -50,7 +50,7 @@ class ModelCopy(Struct, frozen=True):
         return self.capacity.seconds(decoding(batch, load))
 
     def binding(self, work: StepWork) -> Binding:
-        """Returns what takes most of a step's time."""
+        """Returns the resource that takes most of a step's time."""
         model, rates, sums = self.capacity.model, self.capacity.rates, self.capacity.sums
         rows = work.prompt_tokens + work.sequences
         products = 2 * model.parameters * rows + 2 * model.pair_width * work.pairs
@@ -64,7 +64,7 @@ class ModelCopy(Struct, frozen=True):
 
 
 class RoleEstimate(Struct, frozen=True):
-    """Workers of a role under a load: seconds that the wanted share of requests keeps, the batch, and what binds."""
+    """Workers of a role under a load: times that the wanted share of requests keeps, the batch, and what limits it."""
 
     copy: ModelCopy
     workers: int

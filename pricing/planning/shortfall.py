@@ -1,4 +1,4 @@
-"""Why no deployment keeps an objective: a limit that no copy keeps, or too few devices, and what would do."""
+"""Why no deployment keeps an objective: a limit that no copy keeps, or too few devices; and what would suffice."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ from pricing.planning.load import PlannedLoad
 from pricing.planning.roles import ModelCopy, decode, prefill
 
 QUIET_RATE = 1e-9
-"""Requests per second at which nothing waits."""
+"""Requests per second at which no request waits."""
 RATE_BISECTIONS = 8
-EASED = 1.1
-"""A limit that would do is a tenth above what the fastest copy takes."""
+LIMIT_MARGIN = 1.1
+"""Ratio of the limit that a sentence proposes to the time that the fastest copy takes."""
 
 
 def unmet(copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad) -> list[str]:
-    """Returns what no copy meets, however many there are: a sentence for each limit, with what would meet it."""
+    """Returns a sentence for each limit that no number of copies of any kind meets, with a limit that could be met."""
     quiet = msgspec.structs.replace(load, rate=QUIET_RATE)
     every = [copy for alike in copies.values() for copy in alike]
     first = min(every, key=lambda copy: prefill(copy, 1, quiet).ttft_s)
@@ -27,12 +27,12 @@ def unmet(copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad) -
     if ttft.ttft_s > load.ttft_s:
         found.append(
             f"TTFT {1e3 * load.ttft_s:g} ms: {first.name} alone takes {1e3 * ttft.ttft_s:.3g} ms for a prompt "
-            f"({ttft.binds}); --slo-ttft-ms {math.ceil(1e3 * EASED * ttft.ttft_s)} or shorter prompts would do"
+            f"({ttft.binds}); --slo-ttft-ms {math.ceil(1e3 * LIMIT_MARGIN * ttft.ttft_s)} or shorter prompts would do"
         )
     if tpot.tpot_s > load.tpot_s:
         found.append(
             f"TPOT {1e3 * load.tpot_s:g} ms: {second.name} takes {1e3 * tpot.tpot_s:.3g} ms for a step of one sequence "
-            f"({tpot.binds}); --slo-tpot-ms {math.ceil(1e3 * EASED * tpot.tpot_s)} would do, or smaller weights"
+            f"({tpot.binds}); --slo-tpot-ms {math.ceil(1e3 * LIMIT_MARGIN * tpot.tpot_s)} would do, or smaller weights"
         )
     return found
 
@@ -40,7 +40,7 @@ def unmet(copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad) -
 def too_few(
     copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad, available: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yields how many devices would keep the limits at this rate, and which rate the available devices bear."""
+    """Yields sentences: the devices that would keep the limits at this rate, and the rate that available ones bear."""
     if found := candidates(copies, load):
         needed = " and ".join(f"{count} x {name}" for name, count in found[0].devices().items())
         yield f"{load.rate:g} requests/s need {needed} by estimate; --devices allows {_spelled(available)}"

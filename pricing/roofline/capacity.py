@@ -1,4 +1,4 @@
-"""What GPUs of one kind can bear with one copy of a model: whether it fits, its batches, their time, what tokens cost.
+"""Capacity of GPUs of one kind for one copy of a model: whether it fits, its batches, their time, the cost of tokens.
 
     KV bytes of a batch = batch x length x bytes of a token's KV
     tokens of the pool  = (n (0.9 M - S) - W) / k r   of n GPUs with M bytes, of which a step takes S, with W bytes of

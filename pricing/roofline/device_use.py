@@ -1,4 +1,4 @@
-"""What steps reach of a device: the share of its bandwidth and of its products, from sums that a worker tells.
+"""How much of a device steps use: the shares of its bandwidth and of its products, from a worker's totals.
 
     bytes      = steps x bytes of the weights + context tokens x bytes of a token's KV
     operations = 2 x weights that a token meets x rows
@@ -23,10 +23,10 @@ class StepTotals(Struct, frozen=True):
     context: int = 0  # tokens whose KV decodes read
     prompt_tokens: int = 0
     pairs: float = 0.0  # of tokens of prompts and the tokens that they attend to
-    sequences: int = 0  # decoding ones of each step
+    sequences: int = 0  # decoding sequences, summed over the steps
 
     def and_steps(self, work: StepWork, durations: Sequence[float]) -> "StepTotals":
-        """Adds steps of these seconds: `work`, and each next with a token more of every sequence."""
+        """Adds steps of these seconds: the first has `work`, and each next step a token more of every sequence."""
         count = len(durations)
         return StepTotals(
             self.steps + count,
@@ -50,9 +50,9 @@ class StepTotals(Struct, frozen=True):
         )
 
     def over(self, costs: StepCosts) -> float:
-        """Returns the seconds of all these steps as a multiple of what they should take; 1 if that is not known.
+        """Returns the ratio of the steps' seconds to the seconds that `costs` predict; 1 if it is unknown.
 
-        That of steps with draft tokens is not: it is not told how many steps had any.
+        It is unknown if steps had draft tokens, since the totals do not say how many steps had any.
         """
         if not self.steps or self.rows > self.prompt_tokens + self.sequences:
             return 1.0
@@ -62,7 +62,7 @@ class StepTotals(Struct, frozen=True):
 
 
 class DeviceFigures(Struct, frozen=True):
-    """A worker's model and device, for their shares; 0: not known.
+    """Figures of a worker's model and device, from which the shares are computed; 0: unknown.
 
     `parameters`: weights that a token is multiplied by; `read`: bytes per second, and `multiply`: operations per
     second, by the data sheet, of the devices of all ranks together.
@@ -84,7 +84,7 @@ class DeviceUse(Struct, frozen=True):
 
     @property
     def binds(self) -> str:
-        """Which of both is nearer to its limit: `memory` or `products`; '' if the limits are not known."""
+        """The resource that is nearer to its limit: `memory` or `products`; '' if the limits are unknown."""
         if self.read_share is None or self.multiply_share is None:
             return ""
         return "memory" if self.read_share >= self.multiply_share else "products"

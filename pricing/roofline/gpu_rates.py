@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-ISSUED_WARPS_PER_CLOCK = 4  # of a processor, since compute capability 7.0
+ISSUED_WARPS_PER_CLOCK = 4  # by one multiprocessor, since compute capability 7.0
 WARP_THREADS = 32
 
 
@@ -23,7 +23,7 @@ class GpuRates(Struct, frozen=True):
         return self.processors * ISSUED_WARPS_PER_CLOCK * self.clock
 
     def together(self, gpus: int) -> "GpuRates":
-        """Returns the rates of several GPUs that divide each step, without what they say to each other."""
+        """Returns the rates of several GPUs that divide each step, without the time of their communication."""
         return replace(
             self,
             memory=gpus * self.memory,

@@ -32,7 +32,7 @@ KV_INSTRUCTIONS: dict[KVFormat, float] = {"plain": 1.6, "int8": 4.0, "fp8": 3.5}
 
 
 class ModelShape(Struct, frozen=True):
-    """What a step's time depends on in a model.
+    """The figures of a model on which a step's time depends.
 
     `parameters`: weights that each token is multiplied by; `token_bytes`: KV of a token in all layers; `pair_width`:
     multiply-adds of a pair of tokens in all layers, 2 x heads x head size x layers; `launches`: kernels of a step;

@@ -1,4 +1,4 @@
-"""What a worker has accepted and not finished, as it reports it to gateways: queued prompts and running decodes."""
+"""The work that a worker has accepted and not finished, as reported to gateways: queued prompts, running decodes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Correction of predicted times to first token, by those that a gateway has measured: what no worker's costs contain.
+"""Correction of predicted times to first token by measured times, for delays that no worker's costs contain.
 
     E = T + w·(b + (q - 1)·T)          T: price.py, the prediction from the workers' costs
 

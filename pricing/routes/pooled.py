@@ -1,4 +1,4 @@
-"""Step costs to price with: a worker's own as far as they are fresh, else pooled over workers of its kind.
+"""Step costs with which routes are priced: a worker's own while they are fresh, else the median of its kind.
 
     ĉ = median + min(1, 2·r/r_max)·(own - median),    r = n/(n + n₀) · exp(-Δ/τ)
 
@@ -45,7 +45,7 @@ class CostLearner(Protocol):
 
 
 class CostPool:
-    """What the workers of one kind have learned."""
+    """The step costs that the workers of one kind have learned."""
 
     def __init__(self, same: Sequence[CostLearner]) -> None:
         self.known = all([worker.costs.known for worker in same])  # by every worker

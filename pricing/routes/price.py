@@ -39,7 +39,7 @@ EQUAL_PRICE_S = 0.001
 
 
 class WorkerEstimate(NamedTuple):
-    """What one worker would take to compute the prompt, and to decode its samples."""
+    """The time that one worker would take to compute the prompt and to decode its samples."""
 
     candidate: Candidate
     tokens: int  # to compute
@@ -69,7 +69,7 @@ class _Leader:
         self._route: RouteEstimate | None = None
 
     def beats(self, last_resort: tuple[bool, ...], least: float) -> bool:
-        """Returns whether a route with these reasons against it, whose price is at `least` so high, is worse."""
+        """Returns whether a route is worse that has these reasons against it and a price of at least `least`."""
         best = self._route
         if best is None or last_resort < best.last_resort:
             return False
@@ -82,7 +82,7 @@ class _Leader:
 
 
 def equal_up_to(price: float) -> float:
-    """Returns the highest price that is equal to this lowest one."""
+    """Returns the highest price that counts as equal to the lowest price."""
     return (1 + EQUAL_PRICE_SHARE) * price + EQUAL_PRICE_S
 
 

@@ -3,9 +3,10 @@
     wait = (A + n) / λ          (Little, "A proof for the queuing formula L = λW", 1961)
 
 A: awaited tokens that are computed before a prompt of n tokens; λ: tokens of prompts whose first token came, per second
-in which some were awaited, with exponential decay. It knows what no worker reports: how much of the host workers get.
-A promise is the larger of this wait and the corrected prediction (`correction.py`): in simulations whose workers are
-slowed in bursts, 97 to 98% of the accepted requests then keep their objective, against 93 to 96% without it.
+in which some were awaited, with exponential decay. It includes a fact that no worker reports: the share of the host's
+cores that the workers get. A promise is the larger of this wait and the corrected prediction (`correction.py`): in
+simulations whose workers are slowed in bursts, 97 to 98% of the accepted requests then keep their objective, against 93
+to 96% without it.
 """
 
 from collections import Counter

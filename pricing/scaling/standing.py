@@ -44,7 +44,7 @@ class RoleStanding(Struct, frozen=True):
     """Standing of the workers of one role."""
 
     workers: tuple[WorkerStanding, ...] = ()
-    work: float = 0.0  # seconds of prompts' computation that arrive per second: workers that these keep busy
+    work: float = 0.0  # seconds of computation that arrive in prompts per second: the workers that they keep busy
     waiting_tokens: int = 0  # tokens of prompts at the gate that this role is to compute
     usual_tokens: float = 0.0  # tokens to compute of a usual prompt
 
@@ -107,7 +107,7 @@ class Standing(Struct, frozen=True):
 
 
 def merged(standings: Iterable[Standing]) -> Standing:
-    """Combines what several gateways see: the workers of the gateway that sees most, and the demand on all gateways."""
+    """Combines the standings of several gateways: the workers of the gateway that sees most, and the demand on all."""
     found = list(standings)
     if not found:
         return Standing()

@@ -5,8 +5,8 @@ from pricing.step_costs.steps import StepCosts
 TYPICAL_PROMPT_TOKENS, TYPICAL_ANSWER_TOKENS = 1024, 256
 """Shape of the request for which the split is made: a turn of a chat behind its history."""
 TYPICAL_CONTEXT_TOKENS = TYPICAL_PROMPT_TOKENS + TYPICAL_ANSWER_TOKENS // 2  # of a sequence, halfway through its answer
-MAX_TYPICAL_SEQUENCES = 64  # decoding on a worker at once
-PREFILL_STEP_TOKENS = 8192  # of several prompts, for which a prefill worker reads the weights once
+MAX_TYPICAL_SEQUENCES = 64  # most sequences that decode on a worker at once
+PREFILL_STEP_TOKENS = 8192  # tokens of prompts for which a prefill worker reads the weights once
 
 
 def typical_sequences(room_bytes: float, token_bytes: float) -> int:
@@ -19,8 +19,8 @@ def split(workers: int, costs: StepCosts, sequences: int) -> tuple[int, int]:
     """Returns the numbers of prefill and of decode workers among `workers`, at least one each.
 
     A request takes `prompt` seconds of a prefill worker, and `answer` seconds of a decode worker in whose steps
-    `sequences` sequences decode. The split with most requests per second has the least larger one of prompt / prefill
-    and answer / decode. Of equal splits, the one with more decode workers wins: these can compute prompts, too.
+    `sequences` sequences decode. The split with most requests per second minimizes the larger of prompt / prefill and
+    answer / decode. Of equal splits, the one with more decode workers wins: these can compute prompts, too.
     """
     assert workers >= 2, "a single worker serves whole requests"
     prompt = costs.prompt_seconds(PREFILL_STEP_TOKENS, 0.0) * TYPICAL_PROMPT_TOKENS / PREFILL_STEP_TOKENS

@@ -57,7 +57,7 @@ class StepFit:
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
-        self._fastest = 0.0  # s for each token of a sequence, had all guesses come true, of any step with decodes
+        self._fastest = 0.0  # s per token of a sequence in the fastest decode step, had all draft tokens been accepted
         self.costs = seed
 
     def learn(self, work: StepWork, seconds: float) -> None:
@@ -67,7 +67,7 @@ class StepFit:
     def learn_in_a_row(self, work: StepWork, durations: Sequence[float]) -> None:
         """Learns from steps of these seconds, each with a token more of every sequence than the one before.
 
-        `work` is the first step's. It learns what it would learn from each of them by itself, and sooner.
+        `work` is the first step's. The result is the same as that of `learn` for each step, in less time.
         """
         if durations[0] < MIN_STEP_S or not (work.prompt_tokens or work.sequences):
             return
@@ -98,17 +98,17 @@ class StepFit:
             amounts[CONTEXT_PART] += work.sequences * len(some)
             if len(some) == most:
                 self._solve()
-                if count - learned < STEPS_BETWEEN_SOLUTIONS:  # otherwise later costs follow at once
+                if count - learned < STEPS_BETWEEN_SOLUTIONS:  # otherwise further steps replace the costs at once
                     self.costs = self._told()
 
     def settle(self) -> None:
-        """Tells what the steps so far have shown, since no further one may come soon."""
+        """Updates `costs` from all steps so far, since no further step may come soon."""
         if self._kinds:
             self._solve()
             self.costs = self._told()
 
     def _take(self, kind: "_Equations", parts: Sequence[float], growth: float, durations: Sequence[float]) -> None:
-        """Takes steps of one shape. `parts`: of the first, in seconds; `growth`: by which the context's part grows."""
+        """Takes steps of one shape. `parts`: of the first, in seconds; `growth`: of the context's part, per step."""
         predicted, grown = sum(map(mul, parts, self._shape)), growth * self._shape[CONTEXT_PART]
         level, settled = self._level, self._steps >= MIN_LEVEL_STEPS
         counted = list(durations)
@@ -146,7 +146,7 @@ class StepFit:
             self._shape[part] = share
 
     def _pulls(self, parts: Sequence[int], kinds: Sequence["_Equations"]) -> list[float]:
-        """Returns the shares to which the seed pulls these parts."""
+        """Returns the values to which the seed pulls these coefficients, in their scales."""
         fits = [kind.factor_of(self._pull) for kind in kinds]
         if len(kinds) == 1:
             factor = _factor(fits)

@@ -30,7 +30,7 @@ def pairs_of(start: int, tokens: int) -> float:
 
 
 class DecodeYield(NamedTuple):
-    """Average result of a sequence's decode step; without draft tokens one token, and no further rows."""
+    """Average yield of a sequence's decode step; without draft tokens one token, and no further rows."""
 
     tokens: float = 1.0
     rows: float = 0.0  # rows of draft tokens, accepted or not
