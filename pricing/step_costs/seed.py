@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import structs
 
@@ -27,10 +27,14 @@ class TimedStep(NamedTuple):
     seconds: float
 
 
+Coefficient = Literal["sequence", "context_token", "pair"]
+"""Coefficients that a start measures."""
+
+
 class StepContrast(NamedTuple):
     """Two measured steps whose work differs only in the amount that a coefficient stands for."""
 
-    coefficient: Literal["sequence", "context_token", "pair"]
+    coefficient: Coefficient
     less: TimedStep
     more: TimedStep
 
@@ -92,5 +96,6 @@ def _contrasted(derived: StepCosts, contrasts: Sequence[StepContrast]) -> StepCo
         costs = structs.replace(costs, **{each.coefficient: max(least, each.slope)})
     for lone in [each.less for each in contrasts if each.coefficient == "sequence"]:
         left = lone.seconds - costs.sequence - costs.context_token * lone.work.context
-        costs = structs.replace(costs, step=max(MIN_SHARE * lone.seconds, left), told_apart=True)
-    return costs
+        costs = structs.replace(costs, step=max(MIN_SHARE * lone.seconds, left))
+    measured = {each.coefficient for each in contrasts}
+    return structs.replace(costs, told_apart=measured == set(get_args(Coefficient)))

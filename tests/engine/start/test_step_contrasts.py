@@ -1,13 +1,15 @@
 """What a start measures tells the coefficients apart that requests may not: on any attention, in any pool, in time."""
 
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from msgspec import structs
 
 from engine.executor import Executor
 from engine.plan import StepPlan
-from engine.start.step_contrasts import step_contrasts
+from engine.start.step_contrasts import agreed, step_contrasts
 from pricing.step_costs.seed import MeasuredStep, StepContrast, seeded
 from pricing.step_costs.steps import StepCosts, StepWork, pairs_of
 from tests.engine.test_golden import make_engine
@@ -29,7 +31,9 @@ def measured_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 class Device:
     """Computes steps, and takes the seconds that these costs say."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: StepCosts) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, costs: StepCosts, factor: Callable[[], float] = lambda: 1.0
+    ) -> None:
         self.now, self.steps = 0.0, 0
         launch = Executor.launch
 
@@ -37,7 +41,7 @@ class Device:
             launch(executor, plan)
             assert all(work.sequence < 0 for work in plan.works), "the engine keeps states by id, as of requests"
             self.steps += 1
-            self.now += costs.seconds(work_of(plan))
+            self.now += factor() * costs.seconds(work_of(plan))
 
         monkeypatch.setattr(Executor, "launch", launched)
 
@@ -79,11 +83,13 @@ def test_every_coefficient_is_found_on_the_engine_that_serves(
     assert derived.context_token < TRUE.context_token / 4, "bytes alone say far less than attention takes"
 
 
-def test_a_small_pool_and_a_short_model_tell_what_they_can(tmp_path: Path) -> None:
+def test_a_small_pool_and_a_short_model_tell_what_they_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
     small = make_engine(directory, kv_memory=256 << 10, max_model_len=48)
-    assert told_apart(step_contrasts(small, 64, 512, 1e4)) == {"context_token", "pair"}
-    assert told_apart(step_contrasts(make_engine(directory, max_model_len=2), 1, 1, 1e4)) == {"context_token", "pair"}
+    shortest = make_engine(directory, max_model_len=2)
+    clock = Device(monkeypatch, TRUE).clock
+    assert told_apart(step_contrasts(small, 64, 512, 1e4, clock)) == {"context_token", "pair"}
+    assert told_apart(step_contrasts(shortest, 1, 1, 1e4, clock)) == {"context_token", "pair"}
 
 
 def test_a_slow_device_measures_few_short_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,4 +97,22 @@ def test_a_slow_device_measures_few_short_steps(tmp_path: Path, monkeypatch: pyt
     costs = structs.replace(TRUE, step=1.0, prompt_token=0.1)
     device = Device(monkeypatch, costs)
     assert told_apart(step_contrasts(engine, 64, 512, 1 / costs.prompt_token, device.clock)) == {"context_token"}
-    assert device.now < MAX_CONTRASTS_S + 4 * 1.2, "two steps of a pair run twice each"
+    assert device.now < MAX_CONTRASTS_S + 6 * 1.2, "two steps of a pair run three times each"
+
+
+def test_cores_that_others_take_leave_no_wrong_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of eight decodes beside a lone one is longer by 3 ms, while neighbours make steps 2 to 5 x as long."""
+    engine = make_engine(build_model(tmp_path / "model", VARIANTS["llama"]()), max_model_len=1024, kv_memory=32 << 20)
+    chance = Random(1)
+    busy = Device(monkeypatch, TRUE, lambda: chance.uniform(2, 5))
+    contrasts = step_contrasts(engine, 64, 512, 1 / TRUE.prompt_token, busy.clock)
+    assert "sequence" not in told_apart(contrasts)
+    assert not seeded(
+        [MeasuredStep(16, 0.03), MeasuredStep(256, 0.3)], 135_000_000, 270_000_000, 23_040, 30, contrasts
+    ).told_apart
+
+
+def test_what_costs_nothing_is_measured_too() -> None:
+    """A batch of eight may take as long as a lone sequence: the ratios of the other costs are known all the same."""
+    assert agreed([0.0100, 0.0101, 0.0099, 0.0100], [0.0100, 0.0099, 0.0102, 0.0100]) == pytest.approx(0, abs=1e-4)
+    assert agreed([0.010, 0.020, 0.012, 0.040], [0.013, 0.011, 0.030, 0.016]) is None

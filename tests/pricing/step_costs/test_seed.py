@@ -46,8 +46,10 @@ def test_pairs_of_steps_tell_what_the_bytes_do_not() -> None:
     assert costs.context_token == pytest.approx(3.5e-6, rel=0.01)
     assert costs.seconds(lone) == pytest.approx(0.0125) and costs.seconds(batch) == pytest.approx(0.0158)
     derived = seed(*prompts)
-    assert costs.told_apart and not derived.told_apart
+    assert not costs.told_apart, "a prompt's share of pairs was not measured"
     assert (costs.pair, costs.prompt_token) == (derived.pair, derived.prompt_token), "these were not told apart"
+    deep = StepContrast("pair", TimedStep(StepWork(64, 2080), 0.08), TimedStep(StepWork(64, 59_424), 0.108))
+    assert seed(*prompts, contrasts=[far, several, deep]).told_apart
     noise = StepContrast("sequence", TimedStep(lone, 0.0158), TimedStep(batch, 0.0125))
     assert seed(*prompts, contrasts=[noise]).sequence == pytest.approx(0.1 * derived.sequence)
 
