@@ -59,7 +59,7 @@ class LoadAccount(Generic[Known]):
         worker = self._workers.get(choice.route.first())
         if choice.ttft is None or worker is None:
             return None
-        return Forecast(worker.kind, choice.ttft, choice.seconds)
+        return Forecast(worker.kind, choice.ttft, choice.seconds, worker.costs.steps)
 
     def begins(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
         """Begins an attempt on a route, and counts its samples there."""

@@ -7,7 +7,11 @@
     q   delay of queues (cores that other workers of the host take, prompts that join a step): median of measured / T
         over the newest requests that met a queue at this kind of worker; 1 without a queue
     w   weight of the correction: each refusal lowers it, and each first token sets it to 1, since only accepted
-        requests can show that a correction is outdated
+        requests can show that a correction is outdated. Below `MIN_TRUSTED_WEIGHT` such a first token also ends the
+        trust in what was learned before: of each window the share w remains
+
+Predictions from costs that few steps have confirmed teach nothing here: costs that were measured while other workers
+started, and a burst of requests that were predicted by them, would be taken for a delay of queues.
 
 The gateway promises a first token only if E·margin meets the objective, where margin is the 95th percentile of
 measured / E. In simulations whose steps are followed by pauses that no worker measures, q lowers the median error of
@@ -33,6 +37,9 @@ MIN_MARGIN_SAMPLES = 20  # requests from which on the margin is known
 MIN_MARGIN_SECONDS = 0.5
 """Expected seconds to a first token from which on a request counts for the margin: objectives are about as long."""
 REFUSAL_DECAY = 0.98  # factor by which each refusal lowers the weight of the correction
+MIN_TRUSTED_WEIGHT = 0.5
+"""Weight of the correction below which its windows lose their oldest entries: 35 refusals without a first token."""
+MIN_COST_STEPS = 8  # steps behind a worker's costs from which on predictions from them are compared with first tokens
 
 
 class Forecast(NamedTuple):
@@ -41,6 +48,7 @@ class Forecast(NamedTuple):
     kind: WorkerKind  # of the worker that computes the prompt
     seconds: float  # T
     alone: float  # s of the prompt's own computation
+    cost_steps: int = MIN_COST_STEPS  # steps that the worker's costs were learned from
 
     @property
     def queued(self) -> bool:
@@ -70,7 +78,15 @@ class FirstTokenCorrection:
 
     def learn(self, forecast: Forecast, expected: float, measured: float) -> None:
         """Takes a first token that came `measured` s after its request was sent, where `expected` s were expected."""
+        if self._weight < MIN_TRUSTED_WEIGHT:
+            for window in (self._late, self._errors, *self._queues.values()):
+                for _ in range(int((1 - self._weight) * len(window))):
+                    window.popleft()
+            if len(self._errors) < MIN_MARGIN_SAMPLES:
+                self._margin = PRIOR_MARGIN
         self._weight = 1.0
+        if forecast.cost_steps < MIN_COST_STEPS:
+            return
         if expected >= MIN_MARGIN_SECONDS:
             self._errors.append(measured / expected)
             if len(self._errors) >= MIN_MARGIN_SAMPLES:

@@ -39,7 +39,10 @@ ERROR_WINDOW_STEPS = 101  # steps in the median error that is reported
 STEPS_BETWEEN_SOLUTIONS = 16
 """Steps between two solutions and updates of `costs`, once the level moves; before that, each step has one."""
 COEFFICIENT_COUNT = 7
-CONTEXT_PART = 4
+PROMPT_PART, CONTEXT_PART = 1, 4
+MIN_PROMPT_SHARE = 0.01
+"""Least cost of a prompt's token, as a share of the seed's: 0 would mean that costs are unknown, and no router could
+predict anything until further prompts came to a worker that only decodes."""
 
 
 class StepFit:
@@ -144,6 +147,8 @@ class StepFit:
             shape[place] = max(0.0, (wanted + own * shape[place] - sum(map(mul, row, shape))) / weight)
         for part, share in zip(parts, shape, strict=True):
             self._shape[part] = share
+        if PROMPT_PART in parts:
+            self._shape[PROMPT_PART] = max(MIN_PROMPT_SHARE, self._shape[PROMPT_PART])
 
     def _pulls(self, parts: Sequence[int], kinds: Sequence["_Equations"]) -> list[float]:
         """Returns the values to which the seed pulls these coefficients, in their scales."""

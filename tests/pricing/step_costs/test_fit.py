@@ -98,6 +98,13 @@ def test_decodes_do_not_wear_out_what_is_known_of_prompts() -> None:
     assert fit.costs.seconds(same) == pytest.approx(TRUE.seconds(same), rel=0.05)
 
 
+def test_prompts_that_a_step_made_look_free_stay_known() -> None:
+    """Otherwise nothing would be predicted, or refused, until a worker that only decodes got another prompt."""
+    fit = StepFit(StepCosts(step=0.072, prompt_token=0.0018, pair=5.4e-6, sequence=3.3e-4, context_token=4.2e-5))
+    fit.learn(StepWork(64, pairs_of(0, 64), sequences=8, context=2240), 0.0975)  # the seed says 0.3 s
+    assert fit.costs.known
+
+
 @pytest.mark.parametrize("times", [0.5, 1.0, 2.5])
 def test_what_steps_do_not_show_stays_as_the_seed_says_relative_to_what_they_show(times: float) -> None:
     """A client at a time, with short texts, on a device that is slower or faster than at the start; then long ones."""
