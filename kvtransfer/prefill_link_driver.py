@@ -27,7 +27,8 @@ from kvtransfer.payload_reader import PayloadReader
 from kvtransfer.protocol.flow import HandoffRate
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
 from kvtransfer.protocol.payloads import Payload
-from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff, PrefillHandoff
+from kvtransfer.protocol.prefill_events import FrameDone, OfHandoff
+from kvtransfer.protocol.prefill_handoff import PrefillHandoff
 from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.channel import Channel, SentPayload
 from kvtransfer.transports.device_pool_channel import DevicePoolChannel
@@ -319,8 +320,8 @@ class PrefillLinkDriver:
         while self._frames:
             handoff, number, tracker = self._frames[0]
             sender = self.side.handoffs.get(handoff)
-            copied = sender is not None and number in sender.copied
-            pinned = sender is not None and (copied or number in sender.flying)
+            copied = sender is not None and number in sender.sent.copied
+            pinned = sender is not None and (copied or number in sender.sent.flying)
             if pinned and not tracker.done and (copied or not overdue):
                 return
             self._frames.popleft()

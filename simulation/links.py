@@ -27,7 +27,7 @@ from kvtransfer.events import (
 from kvtransfer.protocol.decode_links import DecodeLinks, FromSender
 from kvtransfer.protocol.flow import MAX_LINK_OFFSET, HandoffRate
 from kvtransfer.protocol.instructions import Instruction, Land, Lost, Send
-from kvtransfer.protocol.prefill_handoff import FrameDone
+from kvtransfer.protocol.prefill_events import FrameDone
 from kvtransfer.protocol.prefill_link import PrefillLink
 from simulation.deployment import LinkFigures
 from simulation.timeline import Timeline
@@ -131,7 +131,7 @@ class PrefillEnd:
         now, side = self._timeline.now, self._side
         instructions = side.lost(reason, now)
         for sender in list(side.handoffs.values()):
-            for payload in list(sender.flying):
+            for payload in list(sender.sent.flying):
                 instructions += side.handle(FrameDone(sender.number, payload), now)
         return instructions
 

@@ -7,8 +7,6 @@ The cases of `DecodeHandoff.handle` are in the order of the states. `DecodeLinks
 from enum import Enum, auto
 from typing import Any
 
-from msgspec import Struct
-
 from contracts.errors import IllegalMove
 from contracts.kv.spec import KVSpec, PayloadConversion
 from contracts.messages.gateway import REASON_SENDER_SILENT
@@ -29,6 +27,14 @@ from infra.config.transfer import TransferConfig
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey, branches_fit, handoff_blocks
+from kvtransfer.protocol.decode_events import (
+    DecodeHandoffEvent,
+    LayerArrived,
+    PayloadLanded,
+    SenderDead,
+    WriterCame,
+    WriterGone,
+)
 from kvtransfer.protocol.flow import ReceiveWindow
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 
@@ -44,39 +50,6 @@ class DecodeHandoffState(Enum):
     QUARANTINED = auto()  # over, but its sender may still write into the blocks
     ENDED = auto()  # over, accepted or not
 
-
-class LayerArrived(Struct, frozen=True):
-    """A Layer has arrived, with a payload of `size` bytes."""
-
-    header: Layer
-    size: int
-
-
-class PayloadLanded(Struct, frozen=True):
-    """A payload is in its blocks; `digest` is its digest on arrival."""
-
-    header: Layer
-    digest: int
-
-
-class SenderDead(Struct, frozen=True):
-    """The prefill worker was silent too long, and counts as dead."""
-
-    reason: str
-
-
-class WriterCame(Struct, frozen=True):
-    """The sender has asked for the pool's memory, to write into granted blocks."""
-
-
-class WriterGone(Struct, frozen=True):
-    """The sender cannot write into the pool any more: its process has ended, or has let go of the memory."""
-
-
-FromWorker = RoomGranted | RoomRefused | HandoffOver  # engine events that name their handoff
-
-OfLink = SenderDead | WriterCame | WriterGone
-DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | OfLink
 
 State = DecodeHandoffState
 ABORTS_PER_SILENCE = 4  # sent from quarantine within the silence after which the peer would consider this worker dead

@@ -15,10 +15,8 @@ from contracts.messages.wire import VERSION
 from infra.config.transfer import TransferConfig
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.protocol.decode_handoff import (
-    DecodeHandoff,
+from kvtransfer.protocol.decode_events import (
     DecodeHandoffEvent,
-    DecodeHandoffState,
     LayerArrived,
     OfLink,
     PayloadLanded,
@@ -26,6 +24,7 @@ from kvtransfer.protocol.decode_handoff import (
     WriterCame,
     WriterGone,
 )
+from kvtransfer.protocol.decode_handoff import DecodeHandoff, DecodeHandoffState
 from kvtransfer.protocol.flow import ReceiveWindow
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.ttl_map import TTLMap

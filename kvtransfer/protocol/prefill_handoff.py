@@ -7,12 +7,12 @@ are dropped and counted; events that only a wrong caller can cause raise Illegal
 from enum import Enum, auto
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from contracts.errors import IllegalMove
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec
-from contracts.messages.gateway import REASON_CROWDED, REASON_NO_ROOM, Way
+from contracts.messages.gateway import REASON_CROWDED, REASON_NO_ROOM
 from contracts.messages.handoff import (
     Abort,
     Aborted,
@@ -27,11 +27,12 @@ from contracts.messages.handoff import (
     Waiting,
 )
 from infra.config.transfer import TransferConfig
-from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Outcome, Unpinned
 from kvtransfer.handoff import branches_fit
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.payloads import Payload, Payloads
+from kvtransfer.protocol.prefill_events import Covered, FrameDone, PayloadLeft, PeerDead, PrefillHandoffEvent
+from kvtransfer.protocol.sent_payloads import SentPayloads
 from kvtransfer.protocol.stopwatch import Stopwatch
 
 
@@ -45,41 +46,6 @@ class PrefillHandoffState(Enum):
     CLOSED = auto()  # over; frames may still be read
 
 
-class PayloadLeft(Struct, frozen=True):
-    """The channel took a payload, which ends at byte offset `end` of the link."""
-
-    payload: Payload
-    end: int
-    digest: int | None  # None: `FrameDone` will tell it
-    way: Way | None = None  # how it was sent
-
-
-class FrameDone(Struct, frozen=True):
-    """The channel no longer reads the payload with this number."""
-
-    handoff: int
-    number: int
-    digest: int | None = None  # if it was not known when the payload left
-
-
-class Covered(Struct, frozen=True):
-    """The peer has seen the link up to byte offset `seen`."""
-
-    seen: int
-
-
-class PeerDead(Struct, frozen=True):
-    """The peer's life is over, and its socket is closed."""
-
-    reason: str
-
-
-OfHandoff = (
-    Waiting | Grant | Refused | Accepted | Abort | Aborted | LayerReady | CommitHandoff | AbortHandoff | FrameDone
-)
-"""Events that name their handoff: messages of the peer, engine events, channel events."""
-
-PrefillHandoffEvent = OfHandoff | PayloadLeft | Covered | PeerDead
 REASON_UNANSWERED = "payloads_unanswered"
 """Reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
 REMINDERS_PER_SILENCE = 4  # reminders sent within the silence after which the peer would consider this worker dead
@@ -113,15 +79,9 @@ class PrefillHandoff:
         self.state = State.OPENING
         self.since = now  # when the current state began
         self._opened_at = now
-        self.digest = HandoffDigest(trace)
-        self.size = 0  # payload bytes sent
-        self.sent = 0  # payloads sent
-        self.flying: dict[int, int] = {}  # payload number -> link offset of its end, while its blocks may still be read
-        self.copied: dict[int, Payload] = {}  # payloads by number that a device still copies into the peer's pool
+        self.sent = SentPayloads(trace)
         self.dropped = 0  # events without a transition
         self.watch = Stopwatch(now)
-        self._end = self._seen = 0  # link offsets: end of our last payload, and how far the peer has seen
-        self._way: Way | None = None
         self._last_sent = now
         # whether the peer has queued us; None before its first answer, False if its queue is full
         self._in_line: bool | None = None
@@ -155,19 +115,22 @@ class PrefillHandoff:
                 self.payloads.ready(event.group, event.layer, event.upto)
                 return []
             case PayloadLeft(), State.STREAMING:
-                self._leave(event, now)
+                self.payloads.left(event.payload)
+                self.sent.leave(event)
+                self._last_sent = now
                 return self._commit_if_all_left(now)
             case CommitHandoff(), State.OPENING | State.STREAMING:
                 return self._finish(event, now)
             case FrameDone(), _:
-                self.flying.pop(event.number, None)
-                return self._copied(event, now) if event.number in self.copied else self._unpin_if_done()
+                commit = self._commit_if_all_left(now) if self.sent.frame_done(event) else []
+                return [*commit, *self._unpin_if_done()]
             case Covered(), _:
-                return self._cover(event.seen)
+                self.sent.cover(event.seen)
+                return self._unpin_if_done()
             case AbortHandoff(reason="done"), _ if self._going is not None:
                 raise IllegalMove(f"handoff {self.number} was committed and cannot be done")
             case Accepted(), State.COMMITTED | State.ABORTING:
-                self.flying.clear()  # the peer has read everything
+                self.sent.all_read()
                 return self._close(("accepted", "", False), now)
             case AbortHandoff(), State.OPENING | State.STREAMING | State.COMMITTED:
                 return self._abort(event.reason, True, now)
@@ -245,13 +208,13 @@ class PrefillHandoff:
 
     def uncovered(self) -> bool:
         """Whether the peer has not yet seen all payloads that were sent, the flying ones included."""
-        return self._end > self._seen
+        return not self.sent.are_seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:
         """Returns the header of a payload that begins at the link's byte `offset`."""
         return Layer(
             **self._head,
-            number=self.sent,
+            number=self.sent.count,
             group=payload.group,
             layer=payload.layer,
             first=payload.first,
@@ -292,46 +255,20 @@ class PrefillHandoff:
         self.watch.computed(min(now, going.computed_at))
         return self._commit_if_all_left(now)
 
-    def _leave(self, event: PayloadLeft, now: float) -> None:
-        payload = event.payload
-        self.payloads.left(payload)
-        if event.digest is None:
-            self.copied[self.sent] = payload
-        else:
-            self.digest.add(payload.group, payload.layer, payload.first, event.digest)
-        self.flying[self.sent] = self._end = event.end
-        self._way = event.way
-        self.sent += 1
-        self.size += payload.size
-        self._last_sent = now
-
-    def _copied(self, event: FrameDone, now: float) -> list[Instruction]:
-        """Takes the digest of a payload that a device has copied."""
-        payload = self.copied.pop(event.number)
-        assert event.digest is not None, "a device tells the digest of what it has copied"
-        self.digest.add(payload.group, payload.layer, payload.first, event.digest)
-        return [*self._commit_if_all_left(now), *self._unpin_if_done()]
-
-    def _cover(self, seen: int) -> list[Instruction]:
-        self._seen = seen
-        while self.flying and next(iter(self.flying.values())) <= seen:  # oldest first
-            del self.flying[next(iter(self.flying))]
-        return self._unpin_if_done()
-
     def _commit_if_all_left(self, now: float) -> list[Instruction]:
         going, job = self._going, self.opened.job
-        if self.state is not State.STREAMING or going is None or self.copied or not self.payloads.complete():
+        if self.state is not State.STREAMING or going is None or self.sent.copied or not self.payloads.complete():
             return []
         times = self.watch.read(now)
         stages = structs.replace(
-            going.stages, grant_ms=times.grant_ms, send_ms=times.send_ms, exposed_ms=times.exposed_ms, way=self._way
+            going.stages, grant_ms=times.grant_ms, send_ms=times.send_ms, exposed_ms=times.exposed_ms, way=self.sent.way
         )
         self._commit = Commit(
             **self._head,
-            payloads=self.sent,
-            size=self.size,
-            digest=self.digest.value,
-            offset=self._end,
+            payloads=self.sent.count,
+            size=self.sent.size,
+            digest=self.sent.digest.value,
+            offset=self.sent.end,
             index=job.prompt.emitted,
             branches=going.branches,
             sampling=job.sampling,
@@ -356,16 +293,16 @@ class PrefillHandoff:
             outcome=how,
             reason=reason,
             retryable=retryable,
-            bytes=self.size,
-            digest=self.digest.value,
+            bytes=self.sent.size,
+            digest=self.sent.digest.value,
             ms=(now - self._opened_at) * 1000,
-            digests=self.digest.payloads,
+            digests=self.sent.digest.payloads,
             times=self.watch.read(now),
         )
         return [closed, *self._unpin_if_done()]
 
     def _unpin_if_done(self) -> list[Instruction]:
-        return [Unpinned(self.number)] if self.state is State.CLOSED and not self.flying | self.copied else []
+        return [Unpinned(self.number)] if self.state is State.CLOSED and self.sent.are_read else []
 
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is State.OPENING:

@@ -17,17 +17,8 @@ from kvtransfer.events import OpenHandoff, Unpinned
 from kvtransfer.protocol.flow import LinkRate, RoundRobin, SendWindow
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost
 from kvtransfer.protocol.payloads import Payload
-from kvtransfer.protocol.prefill_handoff import (
-    REASON_UNANSWERED,
-    Covered,
-    OfHandoff,
-    PayloadLeft,
-    PeerDead,
-    PrefillHandoff,
-    PrefillHandoffEvent,
-    PrefillHandoffState,
-    answer_closed,
-)
+from kvtransfer.protocol.prefill_events import Covered, OfHandoff, PayloadLeft, PeerDead, PrefillHandoffEvent
+from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED, PrefillHandoff, PrefillHandoffState, answer_closed
 
 
 class PrefillLink:

@@ -61,7 +61,7 @@ class LoneEnd(Pair):
             case "compute":
                 self.compute(number)
                 sender = next(link.side.handoffs[number] for link in self.outbound._links.values())
-                await until(lambda: sender.sent, "nothing leaves")
+                await until(lambda: sender.sent.count, "nothing leaves")
             case "commit":
                 self.commit(number)
                 await self.unpinned(number)

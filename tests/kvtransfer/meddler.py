@@ -72,3 +72,8 @@ def header_of(frames: Frames) -> Layer | None:
 def keep(frames: Frames) -> list[Frames]:
     """Lets a payload pass as it is."""
     return [frames]
+
+
+def drop(frames: Frames) -> list[Frames]:
+    """Loses a payload."""
+    return []

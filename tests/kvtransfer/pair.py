@@ -26,6 +26,7 @@ from kvtransfer.events import (
     Unpinned,
 )
 from kvtransfer.handoff import HandoffKey
+from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
 from kvtransfer.transports import nixl_channel
@@ -49,6 +50,18 @@ WAYS: dict[str, Way] = {
     "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES_PER_PAYLOAD),  # the same payloads as over the others
     "nixl": dict(kv_transport="nixl", frame=CONFIG.frame // nixl_channel.FRAMES_PER_PAYLOAD),
 }
+QUICK = TransferConfig(
+    frame=128 << 10, window=1 << 20, repeat_ms=50, verify_deadline=0.3, silence=1.0, grant_deadline=1.0
+)
+"""Gives up soon."""
+UNHURRIED = replace(QUICK, silence=4.0, grant_deadline=4.0, verify_deadline=1.0)
+"""For connections that take longer to begin."""
+BLOCKS_OF_TWO_PAYLOADS = [9, 3, 4, 5, 20, 21, 1, 30]
+"""Blocks of a handoff with two payloads for each layer, where a frame is that of `QUICK`."""
+
+
+def quick(way: Way) -> TransferConfig:
+    return UNHURRIED if way["kv_transport"] == "nixl" else QUICK
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -133,6 +146,14 @@ class Pair:
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in [*self.out_events, *self.in_events] if isinstance(event, kind)]
+
+    async def joined(self) -> PrefillLinkDriver:
+        """Returns the link, after a first handoff has passed: its channel is open."""
+        self.run(0, [200, 201])
+        await self.unpinned(0)
+        link = self.outbound._links[DECODE]
+        assert link.channel is not None
+        return link
 
     async def unpinned(self, *numbers: int) -> None:
         await until(lambda: {e.handoff for e in self.of(Unpinned)} >= set(numbers), f"{numbers} stay pinned")

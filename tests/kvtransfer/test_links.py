@@ -24,9 +24,8 @@ from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, RINGS_NAME, 
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_socket import RingQueueFull, hand_over
 from tests.kvtransfer.descriptors import open_files
-from tests.kvtransfer.meddler import Meddler
-from tests.kvtransfer.pair import DECODE, PREFILL, SPEC, Way, pair, until
-from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined, quick
+from tests.kvtransfer.meddler import Meddler, drop
+from tests.kvtransfer.pair import BLOCKS_OF_TWO_PAYLOADS, DECODE, PREFILL, QUICK, SPEC, Way, pair, quick, until
 from tests.kvtransfer.world import layer
 from tests.network import KEYS, guarded
 
@@ -112,17 +111,17 @@ async def test_what_a_killed_worker_left_is_swept(tmp_path: Path, transport: Tra
 async def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
     """Control messages pass, so the peer lives; the pool, the best way, brings nothing."""
     async with pair({"kv_transport": "auto"}, QUICK) as both:
-        link = await joined(both)
+        link = await both.joined()
         assert link.channel is not None and link.channel.transport == "pool"
         Meddler(link, dict.fromkeys(range(1000), drop), probes=True)
-        both.run(1, BLOCKS)
+        both.run(1, BLOCKS_OF_TWO_PAYLOADS)
         await both.unpinned(1)
         assert both.of(Closed)[1].reason == "incomplete"
-        both.open(2, BLOCKS)
+        both.open(2, BLOCKS_OF_TWO_PAYLOADS)
         both.outbound.handle(LayerReady(2, 0, 0, 3))
         await both.unpinned(2)
         assert both.of(Closed)[2].reason in ("payloads_unanswered", "sender_silent")  # who notices first
-        both.run(3, BLOCKS)
+        both.run(3, BLOCKS_OF_TWO_PAYLOADS)
         await both.unpinned(3)
         assert both.of(Closed)[3].outcome == "accepted" and both.equal(3)
         channel = both.outbound._links[DECODE].channel
@@ -159,16 +158,16 @@ async def test_a_full_queue_of_rings_is_tried_once_more(drained: bool, taken: Tr
 
 async def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> None:
     async with pair(way, replace(QUICK, remember=1.0, silence=0.5)) as both:
-        await joined(both)
+        await both.joined()
         await both.inbound.close()
         await until(lambda: not both.outbound._links, "the link stays")
 
 
 async def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) -> None:
     async with pair(way, quick(way)) as both:
-        first = await joined(both)
+        first = await both.joined()
         first.lose("a test")
-        both.run(1, BLOCKS)
+        both.run(1, BLOCKS_OF_TWO_PAYLOADS)
         await both.unpinned(1)
         assert both.of(Closed)[1].outcome == "accepted" and len(both.inbound._sessions._by_link) == 1
 
@@ -176,7 +175,7 @@ async def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) 
 async def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
     async with pair(way, replace(QUICK, remember=0.5)) as both:
         before = open_files()
-        await joined(both)
+        await both.joined()
         await both.kill_sender()
         await until(lambda: not both.inbound._sessions._by_link, "its session stays")
         await until(lambda: open_files() <= before, "a descriptor stays")
@@ -216,7 +215,7 @@ def test_a_ring_goes_round() -> None:
 async def test_nobody_sends_under_another_ones_name() -> None:
     """Who has joined is admitted to the payload socket, but cannot send for another, whatever its socket is called."""
     async with pair({"kv_transport": "auto"}, QUICK) as both:
-        await joined(both)  # over shared memory, so that its name on the TCP socket is free
+        await both.joined()  # over shared memory, so that its name on the TCP socket is free
         ((victim, _),) = both.inbound._sessions._by_link.values()
         context = zmq.asyncio.Context()
         control = dealer(context, both.inbound.handoff_address, KEYS)
@@ -232,6 +231,6 @@ async def test_nobody_sends_under_another_ones_name() -> None:
         for socket in (control, liar):
             socket.close(0)
         context.destroy(0)
-        both.run(1, BLOCKS)
+        both.run(1, BLOCKS_OF_TWO_PAYLOADS)
         await both.unpinned(1)
         assert both.of(Closed)[1].outcome == "accepted" and both.equal(1)

@@ -109,7 +109,7 @@ class Handoffs:
         self.outbound.handle(LayerReady(1, 0, 0, 2))
         channel = self.link.channel
         assert isinstance(channel, DevicePoolChannel)
-        await until(lambda: channel.is_copying or self.link.side.handoffs[1].sent, "no copy")
+        await until(lambda: channel.is_copying or self.link.side.handoffs[1].sent.count, "no copy")
 
     async def close(self) -> None:
         self.device.looks = 1

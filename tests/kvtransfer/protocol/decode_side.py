@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from contracts.messages.handoff import Abort, Branch, Commit, Layer
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import HandoffOver, RoomGranted, RoomRefused
-from kvtransfer.protocol.decode_handoff import DecodeHandoffState, WriterCame, WriterGone
+from kvtransfer.protocol.decode_events import WriterCame, WriterGone
+from kvtransfer.protocol.decode_handoff import DecodeHandoffState
 from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from tests.kvtransfer.world import CONFIG, DECODE, KEY, SPEC, commit, layer, opening, to_decode

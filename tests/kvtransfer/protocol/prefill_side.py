@@ -5,7 +5,7 @@ from contracts.messages.handoff import Abort, Commit, Layer, Refused, Waiting
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import AbortHandoff, Closed, LayerReady
 from kvtransfer.protocol.instructions import Instruction, Send
-from kvtransfer.protocol.prefill_handoff import FrameDone
+from kvtransfer.protocol.prefill_events import FrameDone
 from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 

@@ -11,7 +11,8 @@ from contracts.messages.handoff import Abort, Aborted, Accepted, Branch, Credit,
 from contracts.messages.job import Prompt
 from contracts.messages.wire import VERSION
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
-from kvtransfer.protocol.decode_handoff import ABORTS_PER_SILENCE, DecodeHandoffState, WriterCame, WriterGone
+from kvtransfer.protocol.decode_events import WriterCame, WriterGone
+from kvtransfer.protocol.decode_handoff import ABORTS_PER_SILENCE, DecodeHandoffState
 from kvtransfer.protocol.instructions import Land, Send
 from tests.kvtransfer.protocol.decode_side import (
     ABORT,

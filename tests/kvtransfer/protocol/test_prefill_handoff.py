@@ -10,7 +10,8 @@ from contracts.errors import IllegalMove
 from contracts.messages.handoff import Abort, Aborted, Accepted, Branch, Commit, Credit, Layer, Open, Refused, Remind
 from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
 from kvtransfer.protocol.instructions import Instruction, Send
-from kvtransfer.protocol.prefill_handoff import FrameDone, PrefillHandoffState
+from kvtransfer.protocol.prefill_events import FrameDone
+from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
 from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.protocol.prefill_side import (
     ABORT,

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from contracts.messages.handoff import Abort, Aborted, Accepted, Credit, Grant
 from kvtransfer.events import LayerReady, Unpinned
 from kvtransfer.protocol.instructions import Lost
-from kvtransfer.protocol.prefill_handoff import FrameDone, PrefillHandoffState
+from kvtransfer.protocol.prefill_events import FrameDone
+from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
 from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.effort import lines_run
 from tests.kvtransfer.protocol.prefill_side import (
@@ -86,9 +87,9 @@ def test_a_payload_larger_than_the_window_goes_alone() -> None:
 
 def test_any_credit_ends_io_references_that_it_covers() -> None:
     side = flying()
-    assert list(side.sender.flying.values()) == [16, 24]
+    assert list(side.sender.sent.flying.values()) == [16, 24]
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=23, limit=2000))
-    assert list(side.sender.flying.values()) == [24]
+    assert list(side.sender.sent.flying.values()) == [24]
     side.do(ABORT)
     assert side.do(Credit(sender=DECODE, receiver=PREFILL, seen=24, limit=2000)) == [Unpinned(1)]
     assert side.senders.handoffs == {}
