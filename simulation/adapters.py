@@ -1,4 +1,4 @@
-"""Adapters of simulated workers: which there are, and what a step that uses them takes beside its work."""
+"""Adapters of simulated workers: their names, and the seconds that they add to a step."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,8 @@ def _no_seconds(rows: int, adapters: int) -> float:
 class SimulatedAdapters(Struct, frozen=True):
     """Adapters that a worker has loaded; the name of each is its digest.
 
-    `seconds` of a step: by its rows that use adapters, and the number of these adapters.
+    `seconds` returns the time that adapters add to a step, from the number of its rows that use adapters and the number
+    of adapters in use.
     """
 
     names: tuple[str, ...] = ()

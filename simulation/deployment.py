@@ -30,8 +30,8 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
 
     `costs` is what the worker believes before its first step; it then learns from its steps, as a real worker does.
     `pause_s`: seconds from a step to the next, which no worker measures. `host_blocks`: blocks that its host's memory
-    holds beside the pool, over a link with `host_bytes_per_s`. `drafts`: of a worker that decodes. `shorter_share`: of
-    a step that a long prompt leaves to shorter prompts.
+    holds beside the pool, over a link with `host_bytes_per_s`. `drafts`: draft tokens of a decode worker.
+    `shorter_share`: share of a step that a long prompt leaves to shorter prompts.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
     shorter_share: float = SHORTER_PROMPTS_SHARE
 
     def with_pool(self, tokens: int, block_tokens: int) -> "SimulatedDevice":
-        """Returns it with a pool for this many tokens, of two blocks at least."""
+        """Returns the device with a pool for this many tokens, of two blocks at least."""
         return structs.replace(self, blocks=max(MIN_BLOCKS, tokens // block_tokens), block_tokens=block_tokens)
 
     @property
@@ -81,10 +81,10 @@ class LinkFigures(Struct, frozen=True):
 class SimulatedDeployment(Struct, frozen=True, kw_only=True):
     """Workers, links and settings. Without prefill workers, decode workers answer whole requests.
 
-    `device` is every worker's; `prefill_device`, if there is one, that of prefill workers.
-    `front_s`: seconds that a message takes between gateway and worker, and a job on its stream. `repeats`: decode steps
-    that are one event at most, while no sequence ends and nothing comes; 1: each step is an event. `keys`: with which
-    requests come; without any they have no tenant. `objective`: of requests whose key has none. Requests use the
+    All workers run on `device`; prefill workers on `prefill_device`, if it is given. `front_s`: seconds that a message
+    takes between gateway and worker, and a job on its stream. `repeats`: largest number of decode steps that are one
+    event, while no sequence ends and no event comes; 1: each step is an event. `keys`: the API keys of the requests;
+    without keys, requests have no tenant. `objective`: the objective of requests whose key sets none. Requests use the
     adapters of `device`.
     """
 

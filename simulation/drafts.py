@@ -24,11 +24,12 @@ MATCHED_TOKENS = 1
 class SimulatedDrafts(Struct, frozen=True, kw_only=True):
     """Draft tokens of a decode worker's sequences.
 
-    `most`: of a sequence in a step; `acceptance`: the chance that a draft token is accepted if all before it were.
-    `pass_seconds`: of the engine's pass for a draft token of each of these decodes; None: drafts are found in texts,
-    in no time. `stores`: the passes store KV of draft tokens in the sequences' blocks. `heads`: Medusa's, which all
-    draft in one pass, and whose draft tokens form a tree. `acceptance` is then that of the first head's likeliest
-    token; the chances of other heads and ranks are to it as those that `assumed` says.
+    `most`: draft tokens of a sequence in a step; `acceptance`: the chance that a draft token is accepted if all before
+    it were. `pass_seconds`: seconds of the engine's pass that drafts a token for each of these decodes; None: draft
+    tokens are found in texts, in no time. `stores`: the passes store KV of draft tokens in the sequences' blocks.
+    `heads`: number of Medusa heads, which all draft in one pass, and whose draft tokens form a tree. `acceptance` is
+    then the chance of the first head's likeliest token, and `assumed` gives the ratios of the other heads' and ranks'
+    chances to it.
     """
 
     most: int
@@ -56,7 +57,7 @@ class SimulatedDrafts(Struct, frozen=True, kw_only=True):
         return Speculation(blocks, proposer, self.most, controller, stores=self.stores)
 
     def proposing_s(self, plan: StepPlan) -> float:
-        """Returns the seconds in which the engine drafts behind a step: one pass behind the other, or one of heads."""
+        """Returns the seconds in which the engine drafts behind a step: a pass for each token, or one of all heads."""
         asked = [work for work in plan.works if work.propose]
         if self.pass_seconds is None or not asked:
             return 0.0
@@ -103,9 +104,9 @@ class DrawnResults:
         return StepResult(plan.step, tokens, accepted=accepted, proposed=proposed, proposing=proposing_s, repeats=count)
 
     def _accepted(self, work: Work) -> list[int]:
-        """Draws the indices of accepted draft tokens: from parent to child, of which one at most is the next token."""
+        """Draws the indices of accepted draft tokens, from parent to child; of siblings one at most is accepted."""
         accepted = list[int]()
-        drawn: float | None = None  # for the children of the last accepted draft token, each with its part of 0 to 1
+        drawn: float | None = None  # for all children of the last accepted draft token: each has a part of 0 to 1
         for index, parent in enumerate(parents_of(work)):
             if parent != (accepted[-1] if accepted else -1):
                 continue

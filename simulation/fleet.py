@@ -18,8 +18,8 @@ class SimulatedFleet:
         self._timeline = timeline
         self._deployment = deployment
         self._around = around
-        self._paid_from: dict[str, float] = {}  # of the living, s
-        self._paid_s = 0.0  # of workers that have gone
+        self._paid_from: dict[str, float] = {}  # time, s, from which each living worker is paid for
+        self._paid_s = 0.0  # seconds paid for workers that have gone
 
     def add(self, role: Role, paid_from: float) -> None:
         """Adds a worker that serves at once."""
@@ -34,7 +34,7 @@ class SimulatedFleet:
         return [each for each in self.workers.values() if each.alive and role in (None, each.role)]
 
     def drain(self, epoch: str) -> None:
-        """Lets a worker finish what it has, and get nothing more."""
+        """Lets a worker finish its requests, and sends it no new ones."""
         self.workers[epoch].status.draining = True
         self.peers.renew(self._peer(epoch))
 
@@ -49,14 +49,14 @@ class SimulatedFleet:
         return True
 
     def die(self, epoch: str) -> SimulatedPeer:
-        """Ends a worker amid its work, and returns what a gateway knows of it, which notices later."""
+        """Ends a worker amid its work. Returns the gateway's view of it, since the gateway notices the death later."""
         worker = self.workers[epoch]
         self._end(worker)
         self.links.died(worker)
         return self._peer(epoch)
 
     def paid_s(self, until: float) -> float:
-        """Returns the seconds of all workers, until a time."""
+        """Returns the seconds that all workers together are paid for, until a time."""
         return self._paid_s + sum(until - since for since in self._paid_from.values())
 
     def _end(self, worker: SimulatedWorker) -> None:

@@ -83,7 +83,7 @@ class SimulatedGateway:
         return self._metrics.predictions.summary()
 
     def standing(self) -> Standing:
-        """Returns what the gateway publishes of its workers, for an autoscaler."""
+        """Returns the standing of the workers that the gateway publishes for an autoscaler."""
         survey = StandingSurvey(self._workers, self._load.demand, self._timeline.now)
         for _ in survey.steps():
             pass
@@ -92,7 +92,7 @@ class SimulatedGateway:
     # a request's beginning ------------------------------------------------------------------------------------------
 
     def arrives(self, timed: TimedRequest, sender: SimulatedSender | None = None) -> None:
-        """Takes a new request; `sender`: that of a conversation's earlier turns."""
+        """Takes a new request. `sender`: who sent the conversation's earlier turns; None: it is the first turn."""
         now, planned = self._timeline.now, timed.request
         sender = sender or self._senders.draw()
         caller, tenant = sender.caller, sender.caller.tenant
@@ -254,9 +254,10 @@ class SimulatedGateway:
             self._timeline.after(ROUTE_RETRY_S, partial(self._place, here, avoid))
 
     def _watch_deadlines(self) -> None:
-        """Looks at the deadlines when the next one passes: all requests have as much time, so the oldest comes first.
+        """Plans a look at the deadlines for the time of the next one, which is the oldest request's.
 
-        An action for each request would hold what ended requests have until their deadlines.
+        All requests have the same time limit. An action for each request would keep ended requests in memory until
+        their deadlines.
         """
         if not self._watches and self._open:
             self._watches = True

@@ -124,7 +124,7 @@ class PrefillEnd:
             self._carry_out(self._side.receive(message, self._timeline.now))
 
     def lose(self, reason: str) -> None:
-        """Ends every handoff. What was under way is gone with its channel, so blocks are no longer read."""
+        """Ends every handoff. Payloads under way are lost with the channel, so their blocks are no longer read."""
         self._carry_out(self._lost(reason))
 
     def _lost(self, reason: str) -> list[Instruction]:

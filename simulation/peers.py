@@ -1,4 +1,4 @@
-"""What a simulated gateway knows of its workers: it grows old between pings and heartbeats, as a real one's does."""
+"""A simulated gateway's knowledge of its workers: between pings and heartbeats it grows old, as a real one's does."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,10 +30,10 @@ class SimulatedPeer(Worker):
         self.usable = True
         self.answers = answers
         self.keys_are_due = False
-        """The ping whose answer tells of its changed keys is planned."""
+        """Whether the ping whose answer tells the worker's changed keys is planned."""
 
     def hear(self, now: float) -> None:
-        """Takes the newest answer to a ping. Whatever depends on an answer begins with this."""
+        """Takes the newest answer to a ping. Every method that depends on an answer calls this first."""
         if (answer := self.answers.newest(now)) is not None:
             self.reports(answer.backlog, answer.taken, answer.arrives_at)
 

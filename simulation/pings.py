@@ -1,7 +1,7 @@
 """A simulated worker's answers to a gateway's pings, made only where the gateway reads them.
 
 A worker that rests would give a thousand answers that differ only by their time. So the answers up to now are made when
-the gateway looks, or when the worker is about to change: until then each is what it would have been at its time.
+the gateway looks, or when the worker is about to change: it has not changed since the time of any of these answers.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ class PingAnswers:
         """Time of the first ping that is not answered, s."""
         self._worker = worker
         self._front_s = front_s
-        self._under_way: deque[PingAnswer] = deque()  # or arrived, and not read
+        self._under_way: deque[PingAnswer] = deque()  # answers on their way, or arrived and not read yet
 
     def answer(self, now: float) -> None:
         """Answers the pings up to now, before the worker changes, and forgets answers that a newer one hides."""

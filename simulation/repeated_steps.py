@@ -1,9 +1,8 @@
 """Decode steps of one batch as one event: while no sequence ends and nothing comes, only the context grows.
 
-An event that comes meanwhile ends them behind the step that runs then. What a worker learns of its costs, and what it
-tells meanwhile, is what it would from steps that are events of their own: a gateway sends every request to the same
-worker, and its answer lasts as long. Only the tokens of these steps come together, behind the last one, and so do the
-blocks that they evict from the cache.
+An event that comes meanwhile ends the repetition behind the step that runs then. A worker learns and tells the same as
+with an event for each step: a gateway sends every request to the same worker, and its answer lasts as long. Only the
+tokens of these steps come together, behind the last step, and so do the blocks that the steps evict from the cache.
 """
 
 from bisect import bisect_right
@@ -19,8 +18,8 @@ from simulation.deployment import SimulatedDevice
 class RepeatedSteps:
     """A plan that is carried out `count` times, from `began` on, each with a token more of every sequence.
 
-    `beside_s`: seconds of each step for adapters; `proposing_s`: those of the engine's draft tokens behind it. A
-    device's seconds have to grow evenly with the context.
+    `beside_s`: seconds that adapters add to each step; `proposing_s`: seconds in which the engine drafts behind each
+    step. A device's seconds have to grow evenly with the context.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class RepeatedSteps:
 
     @property
     def due(self) -> float:
-        """When the result is applied: that of several steps behind the last pause, since its tokens end no answer."""
+        """When the result is applied: for several steps behind the last pause, since their tokens end no answer."""
         return self.next_at if self.count > 1 else self.ends
 
     @property
@@ -66,7 +65,7 @@ class RepeatedSteps:
         return self.next_at - self.began - self.count * self._pause_s
 
     def cut(self, now: float) -> bool:
-        """Ends it behind the step that runs now; returns whether that is earlier."""
+        """Ends the repetition behind the step that runs now; returns whether this is earlier than planned."""
         running = self.ended(now) + 1
         earlier = running < self.count
         self.count = min(self.count, running)

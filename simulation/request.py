@@ -17,6 +17,6 @@ class SimulatedRequest:
         self.visit = visit
         self.sample = request.samples[0]
         self.checks = 0  # number of the newest planned check at the gate
-        self.counted = False  # as demand
+        self.counted = False  # the gateway's demand includes this request
         self.first_s = self.last_s = 0.0  # when its first and its last token so far came
         self.gaps_ms: list[float] = []

@@ -29,14 +29,14 @@ class FleetChange(Protocol):
 
 
 class SimulatedScaling(Struct, frozen=True):
-    """Decides by a standing, the wanted workers by role and the time, s; a new worker serves after `start_s`."""
+    """`look` gets a standing, the wanted workers by role, and the time, s; a new worker serves `start_s` later."""
 
     look: Callable[[Standing, Mapping[str, int], float], FleetChange | None]
     start_s: float
 
 
 class FleetScaling:
-    """Carries out what an autoscaler decides: a worker that goes drains first, and is paid until it has."""
+    """Carries out an autoscaler's decisions: a removed worker drains first, and is paid for until it has drained."""
 
     def __init__(
         self, timeline: Timeline, fleet: SimulatedFleet, scaling: SimulatedScaling, standing: Callable[[], Standing]

@@ -13,7 +13,7 @@ from infra.keys.api_key import KeyRecord
 
 
 class KeyTraffic(Struct, frozen=True):
-    """An API key, and the requests that come with it, in proportion to those of other keys."""
+    """An API key, and its share of the requests relative to other keys."""
 
     key: KeyRecord
     share: float = 1.0
@@ -31,7 +31,7 @@ class Senders:
     """Draws the sender of each request, by a seed of its own."""
 
     def __init__(self, keys: Sequence[KeyTraffic], adapters: Sequence[str], objective: Objective) -> None:
-        """`adapters`: names, of which each is as frequent; none: the model alone. `objective`: without a key's own."""
+        """`adapters`: equally frequent names; (): the model alone. `objective`: of requests whose key has none."""
         callers = [(caller_of(each.key), each.key.name) for each in keys] or [(ANY_CALLER, "")]
         self._callers = [(_with_usual(caller, objective), name) for caller, name in callers]
         self._shares = [each.share for each in keys] or [1.0]

@@ -108,7 +108,7 @@ class DeploymentSimulation:
 
     def _dies(self, epoch: str) -> None:
         if not self.fleet.workers[epoch].alive:
-            return  # it has gone before
+            return  # it has left the deployment before
         peer = self.fleet.die(epoch)
         self.timeline.after(RECONNECT_WITHIN_S, partial(self.gateway.died, peer))
 
@@ -137,7 +137,7 @@ class DeploymentSimulation:
                 worker.keys.change(kept, lost)
                 self.fleet.peers.keys_changed(worker.epoch)
             case Phase():
-                pass  # only a gateway that misses tokens asks for it
+                pass  # for gateways that ask about a silent sequence; a simulated gateway never does
             case _ if worker.role == "prefill":
                 self.fleet.links.from_prefill(worker, event)
             case _:

@@ -65,14 +65,14 @@ class SimulatedWorker:
         self.step_seconds = 0.0
         """Sum over all steps: how long the device was busy."""
         self.before_change: Callable[[float], None] = _unwatched
-        """Called with the time, s, before what it tells gateways changes."""
+        """Called with the time, s, before a change of anything that the worker tells gateways."""
         self._timeline = timeline
         drafts = device.drafts if role == "decode" else None
         self._drafts = drafts
         alike = role == "decode" and drafts is None  # a step with drafts is like no other
         self._most_repeats = most_repeats if alike else 1
         self._results = DrawnResults(drafts, epoch)
-        self._step: RepeatedSteps | None = None  # that runs
+        self._step: RepeatedSteps | None = None  # the running step
         rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
         self._block_bytes = self.spec.groups[0].layers_bytes()
         worth = partial(
@@ -106,7 +106,7 @@ class SimulatedWorker:
         self._prefill = PrefillPolicy(parts) if role == "prefill" else None
         self.policy: PrefillPolicy | DecodePolicy = self._prefill or DecodePolicy(parts)
         self._rounds: EngineRounds[Any] = EngineRounds(self.scheduler, self.policy, post)
-        self._told_at = timeline.now  # s, of what its status tells
+        self._told_at = timeline.now  # time of the figures in its status, s
         self.status = EngineStatus(monotonic=lambda: self._told_at)
         self._received = PromptCounts()
         self._inbox: list[Any] = []
@@ -130,7 +130,7 @@ class SimulatedWorker:
         self.post(job)
 
     def backlog(self, at: float) -> Backlog:
-        """Returns the backlog that it tells a gateway `at` this time, s, since which it has not changed."""
+        """Returns the backlog that the worker told a gateway `at` a time, s; the worker has not changed since then."""
         self._told_at = at
         backlog, step = self.told().backlog(), self._step
         if step is None or not (ended := step.ended(at)):
@@ -143,14 +143,14 @@ class SimulatedWorker:
         )
 
     def told(self) -> EngineStatus:
-        """Returns its status since the last round. A load is summed up only where it is asked for."""
+        """Returns the status as of the last round; the load is summed up at the first call after a round."""
         if not self._shown:
             self.status.shows(self.policy.load(), self._received, self._round_at)
             self._shown = True
         return self.status
 
     def load(self) -> WorkerLoad:
-        """Returns what its record tells now. Its totals of steps and tokens are those of its last result."""
+        """Returns the load in the worker's record. Its totals of steps and tokens are as of the last result."""
         load, step = self.told().load, self._step
         if step is None or not (ended := step.ended(self._timeline.now)):
             return load
@@ -159,7 +159,7 @@ class SimulatedWorker:
         return structs.replace(load, blocks_used=used, costs=self.scheduler.costs)
 
     def end(self) -> None:
-        """Ends its life amid its work. The tokens of steps that have ended are on their way."""
+        """Ends the worker's life amid its work. Tokens of steps that have ended still reach the gateway."""
         step = self._step
         if step is not None and (computed := step.computed(self._timeline.now)):
             step.count = computed
@@ -196,7 +196,7 @@ class SimulatedWorker:
             self._timeline.at(due, self._wake)
 
     def _move(self, moves: Sequence[BlockMove], now: float) -> None:
-        """Blocks go to the host's memory and come back one after the other; copies within the pool take no time."""
+        """Adds the time of moves to and from the host's memory; copies within the pool take no time."""
         blocks = sum([move.kind != "copy" for move in moves])
         if blocks:
             seconds = MOVE_SECONDS + blocks * self._block_bytes / self.device.host_bytes_per_s
@@ -237,7 +237,7 @@ class SimulatedWorker:
         self._step = None
         self.step_seconds += step.busy_s
         if step.next_at > step.due:
-            self.told()  # in the pause, what it was in the step
+            self.told()  # in the pause gateways are told the load during the step
         if self._prefill is not None:
             self._prefill.layer_written(step.plan, 0, self.spec.groups[0].layers[-1])
         if step.count > 1:
@@ -246,4 +246,4 @@ class SimulatedWorker:
 
 
 def _unwatched(now: float) -> None:
-    """Hears of a worker that no gateway knows."""
+    """Does nothing: no gateway knows the worker yet."""

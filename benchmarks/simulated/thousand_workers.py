@@ -45,7 +45,7 @@ def chats(count: int, rate: float, seed: int) -> Iterator[TimedRequest]:
 
 
 def simulated(given: argparse.Namespace) -> DeploymentSimulation:
-    """Makes the deployment: H100s of an 8B model in bf16, and one gateway for all of them."""
+    """Makes the deployment: workers on H100s with an 8B model in bf16, and one gateway for all workers."""
     with TemporaryDirectory() as folder:
         write_config(Path(folder), "llama-3.1-8b")
         config = SimulateConfig(

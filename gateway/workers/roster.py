@@ -1,7 +1,8 @@
 """The workers of each role in an order that many requests share, so that a route's cost hardly grows with them. Pure.
 
-A role's workers stand on a ring in the order of their epochs, and on a list for each load; a turn begins at one of
-them. A load that changes moves one worker from list to list, where a sort for each request would compare a thousand.
+A role's workers stand on a ring in the order of their epochs; each request's turn begins at another worker. Workers
+with the same load also share a list. A changed load moves one worker from list to list, where a sort for each request
+would compare a thousand workers.
 """
 
 from bisect import bisect_left, insort
@@ -14,7 +15,7 @@ from gateway.workers.kept_blocks import KeptBlocks
 from gateway.workers.worker import Worker
 
 MAX_HOLDERS_SORTED = 64
-"""Holders of a block that are brought into the order of a turn; of more, the first are found on the ring itself."""
+"""Most holders of a block that are sorted into a turn's order; of more holders, a walk on the ring finds the first."""
 
 
 class RoleRoster:
@@ -31,11 +32,11 @@ class RoleRoster:
             self._by_load.setdefault(load, []).append(at)
 
     def place(self, kept: KeptBlocks) -> int | None:
-        """Returns the place on the ring of the worker with these blocks; None: it is not here."""
+        """Returns the place on the ring of the worker with these blocks; None: the worker is not in this roster."""
         return self._places.get(kept)
 
     def weigh(self, worker: Worker) -> None:
-        """Takes the present load of a worker that is here."""
+        """Takes the present load of a worker of this roster."""
         at, load = self._places[worker.kept], worker.load()
         if load == self._loads[at]:
             return
@@ -47,7 +48,7 @@ class RoleRoster:
         insort(self._by_load.setdefault(load, []), at)
 
     def by_load(self, first: int) -> Iterator[Worker]:
-        """Yields the workers by their loads, and equal ones in the order of the ring from `first` on."""
+        """Yields the workers by load, and workers of equal load in the order of the ring from place `first` on."""
         for load in sorted(self._by_load):
             same = self._by_load[load]
             begin = bisect_left(same, first)
@@ -56,10 +57,10 @@ class RoleRoster:
 
 
 class RoleTurn:
-    """A role's workers that a request may take, in the order of the ring from a place that its turn decides."""
+    """A role's workers that a request may take, in the order of the ring from the place that a turn's number gives."""
 
     def __init__(self, roster: RoleRoster, turn: int, accepts: Callable[[Worker], bool] | None) -> None:
-        """`accepts`: which workers the request may take; None: all of them."""
+        """`accepts` tells whether the request may go to a worker; None: it may go to every worker."""
         self._roster = roster
         self._first = turn % len(roster.ring) if roster.ring else 0
         self._accepts = accepts
@@ -68,11 +69,11 @@ class RoleTurn:
         return self._accepted(self._around())
 
     def by_load(self) -> Iterator[Worker]:
-        """Yields the workers with the lowest load first, equal ones in turn."""
+        """Yields the workers with the lowest load first, and workers of equal load in the order of the turn."""
         return self._accepted(self._roster.by_load(self._first))
 
     def rank(self, worker: Worker) -> int:
-        """Returns a worker's position in this turn, among all of the role."""
+        """Returns a worker's position in this turn among all workers of the role."""
         return self._rank(self._roster.place(worker.kept) or 0)
 
     def longest(self, keys: Sequence[int], block_tokens: int, most: int) -> list[Worker]:
@@ -81,7 +82,7 @@ class RoleTurn:
         A worker that has a block has all blocks before it. So the number of leading keys that `most` workers have is
         found by bisection.
         """
-        least, end = 0, len(keys)  # `most` workers have `least` keys; fewer, which are `beyond`, have key `end`
+        least, end = 0, len(keys)  # `most` workers have `least` keys; fewer workers, `beyond`, have key `end`
         beyond: list[Worker] = []
         while least < end:
             middle = (least + end) // 2 if least else 0  # few prompts share their first block with many workers
@@ -140,7 +141,7 @@ class Roster:
         return self._of(worker).place(worker.kept) is not None
 
     def weigh(self, workers: Iterable[Worker]) -> None:
-        """Takes the present loads of workers, of which some may not be here."""
+        """Takes the present loads of workers; workers that are not in this roster are ignored."""
         for each in workers:
             if self.has(each):
                 self._of(each).weigh(each)

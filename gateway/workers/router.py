@@ -55,7 +55,7 @@ class Router:
         return cheapest(routes)._replace(fastest=min([each.costs.fastest for each in seconds]))
 
     def _turns(self, roster: Roster, request: RouteRequest, avoid: Collection[str]) -> tuple[RoleTurn, RoleTurn]:
-        """Returns the workers that may send KV, and those that may take the request."""
+        """Returns the prefill workers that may compute the prompt, and the workers that may decode the request."""
 
         def turn(of: RoleRoster, accepts: Callable[[Worker], bool] | None = None) -> RoleTurn:
             return RoleTurn(of, self._turn, accepts)

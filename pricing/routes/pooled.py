@@ -24,7 +24,7 @@ COSTS_MEMORY_S = 10.0  # time constant, in seconds, of the trust in costs, while
 PRIOR_STEPS = 8.0  # steps after which a worker's costs are half learned, half seed
 COEFFICIENT_NAMES = ("step", "prompt_token", "pair", "sequence", "context_token")
 MAX_WORKERS_IN_MEDIANS = 64
-"""Trusted workers of a kind that its medians are of."""
+"""Number of trusted workers of a kind over which its medians are taken."""
 POOLS_KEPT_S = 0.25
 """Seconds for which the pools of many workers are kept: a quarter of the time between two records of a worker."""
 
@@ -56,12 +56,12 @@ class CostPool:
 
     @cached_property
     def medians(self) -> Mapping[str, float]:
-        """The median of each coefficient over trusted workers, which is asked for only where others are priced."""
+        """The median of each coefficient over trusted workers; needed only to price a worker with less trust."""
         some = self._trusted[:MAX_WORKERS_IN_MEDIANS]
         return {name: median([getattr(costs, name) for costs in some]) for name in COEFFICIENT_NAMES}
 
     def costs_of(self, worker: CostLearner) -> StepCosts:
-        """Returns the costs to price a worker of the kind with. Where no worker has run a step: its own."""
+        """Returns the costs with which to price a worker of this kind; its own costs if no worker has run a step."""
         share = min(1.0, 2 * _trust(worker, self._newest) / self._most) if self._most else 1.0
         if share == 1.0:
             return worker.costs
@@ -74,7 +74,7 @@ CostPools = Mapping[WorkerKind, CostPool]
 
 
 def cost_pools(workers: Iterable[CostLearner]) -> CostPools:
-    """Returns the pool of each kind."""
+    """Returns the cost pool of each kind of worker."""
     kinds: dict[WorkerKind, list[CostLearner]] = {}
     for worker in workers:
         kinds.setdefault(worker.kind, []).append(worker)
@@ -82,16 +82,16 @@ def cost_pools(workers: Iterable[CostLearner]) -> CostPools:
 
 
 class KeptPools:
-    """The pools of a gateway's workers. Those of a thousand workers take a millisecond, and are kept for a while."""
+    """The cost pools of a gateway's workers, kept for a while if there are many: for a thousand they take 1 ms."""
 
     def __init__(self) -> None:
         self._pools: CostPools = {}
         self._made_at = float("-inf")  # local time, s
 
     def of(self, count: int, workers: Iterable[CostLearner], priced: Iterable[CostLearner], now: float) -> CostPools:
-        """Returns the pools of `workers`, with the kinds of those that are `priced`.
+        """Returns the cost pools of all `workers`, one for each kind, including the kind of each worker in `priced`.
 
-        `workers` are some `count`, and are read only if their pools are made anew.
+        `workers`, about `count` of them, are read only if the pools are made anew.
         """
         keeps = count > MAX_WORKERS_IN_MEDIANS and 0 <= now - self._made_at < POOLS_KEPT_S
         if not keeps or not all([each.kind in self._pools for each in priced]):

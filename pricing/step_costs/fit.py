@@ -193,7 +193,7 @@ def _factor(fits: Sequence[_FactorFit]) -> float:
 
 
 class _Equations:
-    """Normal equations of the steps of one kind, older steps with less weight. `parts`: those that its steps have."""
+    """Normal equations of steps of one kind, older ones with less weight. `parts`: indices of their coefficients."""
 
     def __init__(self, parts: tuple[int, ...]) -> None:
         self.parts = parts
