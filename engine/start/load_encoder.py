@@ -1,4 +1,4 @@
-"""Loads an encoder, or another model of vectors or scores that is none of ours, for transformers' own code."""
+"""Loads an encoder, or another model of vectors or scores without a family here, for transformers' own code."""
 
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ TYPES_BEHIND_PADDING = (
     "xmod",
     "mpnet",
 )
-"""Types of models whose first position is the one behind their padding token's id, and which tell no texts apart."""
+"""Model types whose positions begin behind the padding token's id, and that have no token types for a pair of texts."""
 HEADS_BESIDE_STATES = ("pooler.", "cls.", "lm_head.", "head.", "decoder.", "classifier.", "vocab_", "qa_outputs.")
-"""Beginnings of the names of weights behind the states, which a model of vectors does not need."""
+"""Prefixes of the names of heads on top of the hidden states, whose weights a model of vectors does not need."""
 BLOCK_LAYER = AttentionLayer(HeadAttention(heads=1, kv_heads=1, head_dim=16, scale=1.0, rope=None))
 """The layer whose blocks count the tokens of a step; nothing is stored."""
 

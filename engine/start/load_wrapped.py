@@ -38,7 +38,7 @@ def load_wrapped(
     found = read_own_config(directory, config.max_model_len, trust_remote_code=config.trust_remote_code)
     checkpoint = open_checkpoint(directory)
     parameters = checkpoint.parameters()
-    refuse_large_weights(config, {None: parameters.total()}, dtype, device)  # numbers first, whatever they become
+    refuse_large_weights(config, {None: parameters.total()}, dtype, device)  # loaded unquantized at first
     stored = read_numbers(checkpoint, found, dtype) if found.quantized else StoredNumbers()
     numbers = stored.tensors if found.quantized else None
     own = load_own_model(directory, found, device, dtype, progress, numbers=numbers)
@@ -54,13 +54,13 @@ def load_wrapped(
         if config.quantization != "none":
             plain = alone.products - quantized.keys()
             quantized |= round_linears(own, plain, dtype, config.quantization, progress)
-            alone = own_run(own, modules)  # again, with the quantized weights' values
+            alone = own_run(own, modules)  # repeated with the values of the quantized weights
         forms: Counter[Form] = Counter()
         for weight in quantized.values():
             forms[weight.form] += weight.values.numel()
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
         adapters = None
-        if device.type == "cpu" or quantized or adapting:  # else a backend multiplies by PyTorch, as the model does
+        if device.type == "cpu" or quantized or adapting:  # on a GPU, plain layers stay as they are
             places = replace_linears(
                 own, alone.products, backend.linears, dtype, quantized, progress, adapting, alone.of_all_tokens
             )

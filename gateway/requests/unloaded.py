@@ -14,7 +14,7 @@ from gateway.errors import unavailable
 POLL_PERIOD_S = 0.1
 RETRY_AFTER_S = 5.0
 LOADING = "loading again"
-"""Stage from the launcher's file, and from its removal until a worker is connected. Else the file says `unloaded`."""
+"""Stage while workers start: in the launcher's file, and after its removal until a worker is connected."""
 
 
 class UnloadedModel:
@@ -30,7 +30,7 @@ class UnloadedModel:
         self._ready = ready
         self._away = False
         self._closed = False
-        self.waiting = 0  # requests
+        self.waiting = 0  # number of waiting requests
 
     def stage(self) -> str:
         """Returns `unloaded`, `loading again`, or an empty text for a loaded model."""
@@ -76,7 +76,7 @@ class IdleTime:
         self._ended = 0
 
     def look(self, in_progress: int, ended: int, now: float) -> float | None:
-        """Returns it in s, or None before the first request. `ended`: requests that have ended so far."""
+        """Returns the idle time, s, or None before the first request. `ended`: requests that have ended so far."""
         if in_progress or ended != self._ended:
             self._busy_at, self._ended = now, ended
         return None if self._busy_at is None else now - self._busy_at

@@ -13,7 +13,7 @@ Holder = TypeVar("Holder")
 DIVISIONS = 4096
 """Dicts that the keys are spread over: a dict of a million keys would block an event loop for 76 ms when it grows."""
 MAX_HOLDERS_IN_TUPLE = 8
-"""Holders of a block that are a tuple, in a quarter of a set's memory; more of them are a set."""
+"""Most holders of a block that are kept in a tuple, in a quarter of a set's memory; more holders are a set."""
 
 
 class BlockHolders(Generic[Holder]):
@@ -33,7 +33,7 @@ class BlockHolders(Generic[Holder]):
         return self._divisions[key % DIVISIONS].get(key, ())
 
     def add(self, holder: Holder, keys: Iterable[int]) -> None:
-        """Adds a holder of these keys, which may be one already."""
+        """Adds a holder of these keys; it may be a holder of some of them already."""
         alone = (holder,)
         for key in keys:
             division = self._divisions[key % DIVISIONS]
@@ -46,7 +46,7 @@ class BlockHolders(Generic[Holder]):
                 division[key] = held + alone if len(held) < MAX_HOLDERS_IN_TUPLE else {*held, holder}
 
     def drop(self, holder: Holder, keys: Iterable[int]) -> None:
-        """Removes a holder of these keys, which may be none."""
+        """Removes a holder of these keys; it may be a holder of none of them."""
         for key in keys:
             division = self._divisions[key % DIVISIONS]
             held = division.get(key, ())

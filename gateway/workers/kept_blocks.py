@@ -16,7 +16,7 @@ EXPECTED_BLOCKS_S = 1.0  # minimum seconds for which blocks are expected; at mos
 MAX_EXPECTED_KEYS = 1 << 14
 MAX_KEYS = 1 << 17  # upper bound of keys of a worker; a worker reports at most half as many
 KEYS_PER_STEP = 1024
-"""Keys of a worker that has left which are removed at once: some 0.3 ms."""
+"""Number of keys that are removed in one step after a worker has left: some 0.3 ms."""
 
 
 class _Whole:
@@ -42,7 +42,7 @@ class KeptBlocks:
         self._soon: set[int] = set()  # keys of blocks that it will probably report soon …
         self._sooner: set[int] = set()  # … and the keys of the period before
         self._turned_at = 0.0  # local time, s, when the period of `_soon` began
-        self._holders: BlockHolders[KeptBlocks] = BlockHolders()  # that it keeps in step with its own keys
+        self._holders: BlockHolders[KeptBlocks] = BlockHolders()  # index of all workers, in step with these keys
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -51,14 +51,14 @@ class KeptBlocks:
         return key in self._keys or key in self._soon or key in self._sooner
 
     def joins(self, holders: BlockHolders["KeptBlocks"]) -> None:
-        """Keeps an index in step with its blocks from now on."""
+        """Keeps an index in step with the worker's blocks from now on."""
         self._holders = holders
         holders.add(self, self._keys | self._soon | self._sooner)
         if self.told:
             holders.telling.add(self)
 
     def leaves(self) -> Iterator[None]:
-        """Forgets all blocks, and leaves the index; each step of the result removes some of the blocks there."""
+        """Forgets all blocks, and leaves the index; each step of the iterator removes some of the blocks there."""
         holders, gone = self._holders, chain(self._keys, self._soon, self._sooner)
         self._holders, self._keys, self._soon, self._sooner = BlockHolders(), set(), set(), set()
         self._whole = None
@@ -110,7 +110,7 @@ class KeptBlocks:
         self._holders.add(self, some)
         if len(whole.came) == whole.pieces:
             past, self._keys = self._keys, whole.keys
-            if len(past) > len(whole.keys):  # which it includes
+            if len(past) > len(whole.keys):  # `past` includes `whole.keys`
                 self._forgets(past)
             self.heard, self.told, self._whole = whole.upto, True, None
             self._holders.telling.add(self)
@@ -140,7 +140,7 @@ class KeptBlocks:
         return low
 
     def _forgets(self, keys: Iterable[int]) -> None:
-        """Removes itself from the index as a holder of keys that are no longer here."""
+        """Removes this worker from the index as a holder of those `keys` that it no longer has."""
         self._holders.drop(self, set(keys) - self._keys - self._soon - self._sooner)
 
 

@@ -16,7 +16,7 @@ MAX_WORKERS_BY_KV = MAX_WORKERS_PRICED // 2
 
 
 def shortlist(workers: RoleTurn, request: RouteRequest) -> list[Worker]:
-    """Returns half of `MAX_WORKERS_PRICED` by the KV that they have, the rest by load; equal ones in their order."""
+    """Returns up to `MAX_WORKERS_PRICED` workers: half by their KV of the prompt, the rest by load; ties in turn."""
     first = list(islice(workers, MAX_WORKERS_PRICED + 1))
     if len(first) <= MAX_WORKERS_PRICED:
         return first

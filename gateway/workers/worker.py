@@ -75,7 +75,7 @@ class Worker:
         self.kept.joins(holders)
 
     def leaves(self) -> Iterator[None]:
-        """Ends what `joins` began; each step of the result removes some of its blocks from the index of holders."""
+        """Ends the effect of `joins`; each step of the iterator removes some of its blocks from the index."""
         self._notices = _ignored
         return self.kept.leaves()
 
@@ -244,7 +244,7 @@ class Worker:
 
 
 def _ignored(worker: Worker) -> None:
-    """Takes the news of a worker that no directory lists."""
+    """Does nothing: no directory lists the worker."""
 
 
 def _yield(counts: SpeculationCounts) -> DecodeYield:

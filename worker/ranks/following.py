@@ -77,7 +77,7 @@ class RankExecutor(Executor):
     def propose(self, result: StepResult) -> None:
         """Proposes as rank 0 does, which needs this rank's part of layers and logits. Raises as `follow` does."""
         with torch.inference_mode(), device_errors():
-            if self._proposer is not None:  # else rank 0 has it whole
+            if self._proposer is not None:  # else the whole proposer is on rank 0
                 plan, hidden = next(step for step in self._followed if step[0].step == result.step)
                 self._proposer.propose(plan, result, hidden)
             self.engine.group.collective.meet()
@@ -87,7 +87,7 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
     """Loads a shard and carries out `orders` until they end. Raises `BatonError` if one fails."""
 
     def silent(stage: str, percent: float) -> None:
-        """Rank 0 reports the progress of all."""
+        """Reports nothing: rank 0 reports the progress of all ranks."""
 
     if isinstance(begin.way, MeetingFile):
         stream.sendall(JOINING)
@@ -101,7 +101,7 @@ def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: 
         for order, descriptors in orders:
             match order:
                 case MakePool(counts, slots):
-                    executor = None  # its pool goes before there is another
+                    executor = None  # frees its pool before the next one is made
                     made = loaded.with_pool(counts, make_tier(config, loaded, slots), descriptors=descriptors)
                     executor = RankExecutor(made, drafting.begin(made, tuple(counts), loaded.config, silent))
                     del made

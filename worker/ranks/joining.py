@@ -7,7 +7,7 @@ from infra.config.engine import EngineConfig
 
 
 def meeting(directory: str, backend: DistributedBackend, config: EngineConfig) -> MeetingFile:
-    """Returns how ranks meet in an empty directory. Sums on a CPU are deterministic whatever is asked for."""
+    """Returns how ranks meet in an empty directory. Sums on a CPU are always deterministic."""
     return MeetingFile(f"{directory}/meeting", backend, config.deterministic or backend != "nccl")
 
 

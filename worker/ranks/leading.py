@@ -1,4 +1,4 @@
-"""Passes on what rank 0 does to the other ranks of its worker, over a stream to each."""
+"""Sends the work of rank 0 to the other ranks of its worker, over a stream to each."""
 
 import socket
 import time
@@ -45,12 +45,12 @@ from worker.ranks.orders import (
 
 Kind = TypeVar("Kind", bound=Answer)
 MAX_START_S = 300.0
-"""Seconds in which a rank's process has to say its first word: it imports PyTorch, and a busy host starts many."""
+"""Seconds until a rank's process sends its first byte: it imports PyTorch, and a busy host starts many."""
 MAX_ANSWER_S = 900.0
 """Seconds for a rank's answer: that it has loaded its part of the model, which rank 0 has loaded by then, or what it
 was asked to do."""
 MIN_WAIT_S = 0.001
-"""Seconds; to the system 0 means to wait for ever."""
+"""Least time-out of a socket, in seconds: to the system 0 means to wait for ever."""
 
 
 class RankStreams:
@@ -74,7 +74,7 @@ class RankStreams:
             self._streams.append(here)
             self.begin(rank, there, ways[rank])
             send(here, LoadShard(config, Shard(rank, ranks), threads, ways[rank]))
-        if backend is not None:  # a process takes seconds to come, of which a busy host makes many
+        if backend is not None:  # a process takes seconds to start, on a busy host many
             self._hear(JOINING, "start", MAX_START_S)
         self._collective = join(Shard(0, ranks), ways[0])
         self.group = RankGroup(Shard(0, ranks), self._collective)
@@ -173,7 +173,7 @@ class RankStreams:
 
 @contextmanager
 def _answering(rank: int, stream: socket.socket, seconds: float, problem: str) -> Iterator[None]:
-    """Bounds what is received, and not what another thread sends. Raises `RankError` if nothing comes."""
+    """Bounds the time of a receive, but not of another thread's sends. Raises `RankError` if nothing comes."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(max(MIN_WAIT_S, seconds)))
     try:
         yield

@@ -99,7 +99,7 @@ Order = (
 )
 Answer = AdapterAnswer | PoolHandles | Spare
 JOINING, LOADED = b"\2", b"\1"
-"""What a rank says before it waits for the others at a `MeetingFile`, and when it has loaded the model."""
+"""Bytes that a rank sends before it waits for the others at a `MeetingFile`, and when it has loaded the model."""
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=array.tolist)  # token ids of a prompt's chunk are an array
 _DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

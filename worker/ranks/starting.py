@@ -21,7 +21,7 @@ END_S = 10.0
 
 
 class RankProcess(Protocol):
-    """What is asked of a rank's process, as `subprocess.Popen` answers."""
+    """The part of `subprocess.Popen` that is used of a rank's process."""
 
     def wait(self, timeout: float | None = None) -> int: ...
 
@@ -40,7 +40,7 @@ class RankProcesses(RankStreams):
         gpus: Sequence[str] = (),
         form: LogFormat = "text",
     ) -> None:
-        """`gpus`: the entry of CUDA_VISIBLE_DEVICES of each rank; none: they compute on a CPU."""
+        """`gpus`: the entry of CUDA_VISIBLE_DEVICES of each rank; (): the ranks compute on a CPU."""
         self._form: LogFormat = form
         self._processes: list[RankProcess] = []
         self._gpus = gpus
@@ -49,14 +49,14 @@ class RankProcesses(RankStreams):
 
     def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
         wires = () if isinstance(way, MeetingFile) else (way.memory, *way.sockets.values())
-        gpu = {VISIBLE_GPUS: self._gpus[rank]} if self._gpus else {}  # it opens no context on the others
+        gpu = {VISIBLE_GPUS: self._gpus[rank]} if self._gpus else {}  # so it opens no context on other GPUs
         self._processes.append(self.start([str(stream.fileno()), self._form], (stream.fileno(), *wires), gpu))
         stream.close()
         for number in wires:
             os.close(number)
 
     def start(self, arguments: Sequence[str], descriptors: Sequence[int], more: Mapping[str, str]) -> RankProcess:
-        """Starts a rank's process, which has these descriptors, and `more` in its environment than this one."""
+        """Starts a rank's process with these descriptors; `more` is added to its environment."""
         return subprocess.Popen(
             [sys.executable, "-m", "worker.ranks", *arguments],
             pass_fds=descriptors,
@@ -75,7 +75,7 @@ class RankProcesses(RankStreams):
             ended(f"rank {rank} has ended with status {status}")
 
     def close(self) -> None:
-        """Lets the other ranks end, and ends what does not."""
+        """Lets the other ranks end, and kills processes that do not end in time."""
         self._closing = True
         super().close()
         for process in self._processes:

@@ -50,7 +50,7 @@ def test_a_sample_goes_on_elsewhere_while_its_blocks_are_in_quarantine() -> None
 
 
 def test_handoffs_of_a_link_that_brings_others_payloads_are_not_silent() -> None:
-    """Their own probes wait behind those payloads."""
+    """The probes of these handoffs wait in the link behind the payloads of other handoffs."""
     side = granted()
     for tenth in range(100):
         assert side.receivers.tick(tenth / 10) == []
