@@ -13,7 +13,7 @@ from pricing.roofline.device_use import DeviceUse, device_use
 
 WINDOW_S = 60.0
 USUAL_OBJECTIVE = Objective(2000.0, 100.0)
-"""Of a deployment without an objective."""
+"""Objective of a deployment that has none of its own."""
 BUSY, IDLE = 0.7, 0.35
 """Shares of the time in which a role's workers compute: above the first they are the limit, below the second not."""
 LONG_WAIT_SHARE = 0.25

@@ -67,7 +67,7 @@ class EngineRounds(Generic[Event]):
         return PlannedRound(plan, self._scheduler.take_moves())
 
     def admit(self, now: float) -> None:
-        """Tells of blocks that were given away; their moves are done."""
+        """Tells gateways changed keys, and the policy admitted sequences, whose blocks' moves are done."""
         if (changed := self._scheduler.take_key_changes()) is not None:
             self._tell_io(KeysChanged(*changed))
         self._policy.admitted(self._scheduler.take_admitted(), now)

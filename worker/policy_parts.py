@@ -1,4 +1,4 @@
-"""What a role's policy needs of its worker: a clock, the scheduler and its blocks, and a way to the I/O thread."""
+"""The parts of a worker that its role's policy uses: a clock, scheduler, blocks, and a way to the I/O thread."""
 
 from array import array
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What differs between prefill and decode workers: a policy on the engine thread, a transfer on the I/O thread."""
+"""The difference between prefill and decode workers: a policy on the engine thread, a transfer on the I/O thread."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

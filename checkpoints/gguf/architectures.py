@@ -151,4 +151,4 @@ ARCHITECTURES = {
         | {key: name for key, name in SANDWICH_NORMS.items() if key != "ffn_norm"},
     ),
 }
-"""By `general.architecture`. Mixtral shares Llama's and is recognized by its experts."""
+"""Architectures by `general.architecture`. Mixtral shares Llama's name and is recognized by its experts."""

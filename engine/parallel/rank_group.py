@@ -44,7 +44,7 @@ class Collective(Protocol):
 
 
 class NoRoom:
-    """What collectives have in common whose ranks cannot read each other's memory."""
+    """Base of collectives whose ranks cannot read each other's memory."""
 
     def room(self, numbers: int) -> Tensor | None:
         return None

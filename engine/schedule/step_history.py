@@ -1,4 +1,4 @@
-"""What collected steps have taken: their costs, learned, and their counts, for a worker's load report."""
+"""The collected steps of a worker: the costs learned from them, and their counts, for the load report."""
 
 from bisect import bisect_left
 from collections.abc import Sequence as Counts
@@ -20,7 +20,7 @@ class StepHistory:
         """`chunking` and `fit` learn from each step too."""
         self.chunking = chunking
         self.fit = fit
-        self.usual_s = 0.0  # of a step, a moving average
+        self.usual_s = 0.0  # moving average of a step's seconds
         self.steps = 0
         self.totals = StepTotals()
         self._sizes = [0] * (len(STEP_SIZES) + 1)
@@ -28,7 +28,7 @@ class StepHistory:
     def learn(self, work: StepWork, durations: Counts[float], proposing: float = 0.0) -> None:
         """Learns from steps of these seconds, each with a token more of every sequence than the one before.
 
-        `work`: of the first; `proposing`: seconds of each in which drafts were proposed.
+        `work`: of the first step; `proposing`: seconds of each step in which drafts were proposed.
         """
         for seconds in durations:
             self.chunking.learn(work.prompt_tokens, work.sequences, seconds)

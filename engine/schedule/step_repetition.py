@@ -35,7 +35,7 @@ class StepRepetition:
         )
 
     def go_on(self, members: Iterable[Sequence], further: int) -> None:
-        """Gives sequences the blocks for further steps, which they took before any of them ended."""
+        """Adds `further` planned tokens to each sequence, and blocks for their KV, as a step's repetitions do."""
         for sequence in members:
             sequence.planned += further
             if sequence.planned > sequence.capacity:

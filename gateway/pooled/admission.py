@@ -21,10 +21,10 @@ WHAT = {
     "rerank": "reranking",
     "score": "scoring of texts",
 }
-"""What is asked for, by the end of a path."""
+"""The wanted result, by the end of a path."""
 
 Tokenize = Callable[[int, bool], list[list[int]]]
-"""Returns the tokens of all texts, at most so many of each: with True their ends are cut, else `TooManyTokens`."""
+"""Returns the tokens of all texts, up to a number of each: with True longer texts are cut, else `TooManyTokens`."""
 
 
 async def pooling_of(

@@ -10,7 +10,7 @@ from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 
 MAX_CUTS = 4
-"""How often the end of a document is left out: where texts meet, tokens of the parts and of the whole may differ."""
+"""Most cuts of a document's end: where texts meet, tokens of the parts and of the whole may differ."""
 ASKING_TEMPLATE = """<|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
 Note that the answer can only be "yes" or "no".<|im_end|>

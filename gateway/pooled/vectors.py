@@ -1,4 +1,4 @@
-"""What is made of the results of texts: shorter vectors, their base64, their likeness. fp32 in little-endian bytes."""
+"""Operations on the vectors of texts: shortening, base64, cosine. Vectors are fp32 in little-endian bytes."""
 
 import base64
 import sys

@@ -13,7 +13,7 @@ from gateway.workers.worker import Worker
 
 ALL_LEFT = object()
 Known = TypeVar("Known", bound=Worker)
-"""How the workers are reached: over a `WorkerConnection`, or in a simulation."""
+"""The class of the workers: `WorkerConnection`, or a simulated worker."""
 
 
 class WorkerDirectory(Generic[Known]):

@@ -328,7 +328,7 @@ class TenantUse(Struct, frozen=True):
 
 
 class IntervalRecord(Struct, frozen=True):
-    """What one gateway saw in one interval: the history, after the records of single requests have gone.
+    """The requests of one gateway in one interval: the history, after the records of single requests have gone.
 
     Latencies are counts by bucket; bucket b holds times up to 10^(b / LATENCY_STEPS) ms.
     """

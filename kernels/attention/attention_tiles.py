@@ -1,4 +1,4 @@
-"""What attention's two kernels share: online softmax over tiles of paged keys and values, and launch options.
+"""Shared by attention's two kernels: online softmax over tiles of paged keys and values, and launch options.
 
     highest'  = max(highest, max_j s_j)                           s_j = scale q k_j * log2(e)
     p_j       = 2^(s_j - highest')

@@ -1,4 +1,4 @@
-"""What the two kernels of latent attention share: online softmax over tiles of latent vectors, and checks.
+"""Shared by the two kernels of latent attention: online softmax over tiles of latent vectors, and checks.
 
     s_j = scale (q c_j + r k_j)                    o = sum_j softmax(s)_j c_j
 

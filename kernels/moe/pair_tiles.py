@@ -1,4 +1,4 @@
-"""What the products of experts share for all weight formats: the order of tiles, and the stores.
+"""Shared by the products of experts in all weight formats: the order of tiles, and the stores.
 
 Programs are numbered in groups of `GROUP` tiles of pairs; in a group the columns of all its tiles come first, then the
 next columns. `expert_products.py` has the formulas.

@@ -11,7 +11,7 @@ from pathlib import Path
 from infra.process.status import BEAT_SECONDS, read_status
 
 SETTLE_S = 2.5 * BEAT_SECONDS
-"""From the file until the workers end: gateways have then written of each request that came before they saw it."""
+"""Seconds from the file until the workers end: by then gateways have reported all requests that came before it."""
 SECONDS_PER_MINUTE = 60.0
 
 

@@ -10,7 +10,7 @@ from launcher.options import MONITORING_DIRECTORY
 SCRAPE_INTERVAL = "15s"
 OPERATOR_API = "monitoring.coreos.com/v1"
 BOARD_LABEL = {"grafana_dashboard": "1"}
-"""By which the sidecar of Grafana's chart, and so of kube-prometheus-stack, finds boards."""
+"""Label by which the sidecar of Grafana's chart, and so of kube-prometheus-stack, finds boards."""
 
 
 def service_monitor(config: ManifestsConfig) -> Value:

@@ -18,7 +18,7 @@ HEARD_TIMEOUT_S = 1.0  # seconds after which sent changes should have been confi
 
 
 class _Follower:
-    """What a gateway was sent."""
+    """The key changes that one gateway was sent."""
 
     def __init__(self) -> None:
         self.at = NOT_HEARD  # number of the last change sent

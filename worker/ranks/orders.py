@@ -89,7 +89,7 @@ class PoolHandles(Struct, frozen=True, tag=True):
 
 
 class Spare(Struct, frozen=True, tag=True):
-    """What weights and steps leave to KV blocks on a rank's GPU."""
+    """Memory that weights and steps leave to KV blocks on a rank's GPU."""
 
     bytes: int
 

@@ -31,7 +31,7 @@ ABSENT_OFFERS = {
     "llama.cpp's rendering of templates": "apply-template",
     "SageMaker's and SGLang's endpoints": "invocations|generate",
 }
-"""What is absent, with a regex of its paths."""
+"""Features that only other servers offer, each with a regex of its paths."""
 INSTEAD = {
     "embeddings": "models that are made for them answer /v1/embeddings",
     "reranking": "models that are made for it answer /v1/rerank",
@@ -42,11 +42,11 @@ INSTEAD = {
     "llama.cpp's rendering of templates": "use /tokenize with messages",
     "SageMaker's and SGLang's endpoints": "use /v1/chat/completions or /v1/completions",
 }
-"""What to use in place of an absent endpoint."""
+"""Advice what to use in place of an absent endpoint."""
 _ABSENT_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT_OFFERS.items()}
 
 
 def absent(path: str) -> tuple[str, str] | None:
-    """Returns the purpose of a path that only other servers offer, and what there is instead; None for other paths."""
+    """Returns the purpose of a path that only other servers offer, and the replacement here; None for other paths."""
     what = next((what for what, paths in _ABSENT_PATHS.items() if paths.fullmatch(path)), None)
     return None if what is None else (what, INSTEAD.get(what, "it answers chats and completes texts"))

@@ -14,7 +14,7 @@ RunText = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class LoadRunBody(Struct, frozen=True):
-    """Says that a run of a load begins, or with `ended` that it has ended; `run` is the same both times."""
+    """A mark that a run of a load begins, or with `ended` that it has ended; `run` is the same both times."""
 
     run: RunText
     name: RunText
