@@ -11,8 +11,8 @@ from torch import Tensor
 
 from contracts.errors import AdapterError
 from engine.adapters.peft_config import AdapterConfig, read_adapter_config
-from engine.model.checkpoint.spellings import LAYER_PREFIXES, inner, is_beside_text
 from engine.model.layers.adapted import AdapterTarget, Expansion, LowRank
+from engine.model.spellings import LAYER_PREFIXES, inner, is_beside_text
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PEFT_PREFIX = "base_model.model."

@@ -12,7 +12,7 @@ from engine.executor import Engine
 from engine.kv.host_tier import HostTier
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
-from engine.model.formats.registry import open_checkpoint
+from engine.model.open_checkpoint import open_checkpoint
 from engine.model.quantized import Form
 from engine.parallel.peers import NO_PEERS, Peers
 from engine.parallel.rank_group import ONE_RANK, RankGroup

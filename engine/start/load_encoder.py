@@ -14,9 +14,9 @@ from contracts.errors import ConfigError, ModelError
 from contracts.pooling import Pooling
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
-from engine.model.checkpoint.config_files import auto_config, raw_config
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import AttentionLayer, HeadAttention, computation
+from engine.model.config_files import auto_config, raw_config
 from engine.pooling import Pooler
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import refuse_large_weights

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from checkpoints.model_location import DESCRIPTION_PATTERNS, locate
 from contracts.errors import ConfigError, ModelError
-from engine.model.checkpoint.config_files import read_json
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig
+from engine.model.config_files import read_json
 from engine.model.layers.linear import Linear
 from engine.speculation.proposers.choices import MAX_CHOICES, Choice, Tree, choices_problem, likeliest
 from engine.speculation.proposers.medusa import MedusaHeads, MedusaProposer

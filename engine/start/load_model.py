@@ -17,10 +17,10 @@ from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, use_device
 from engine.kv.spec import make_spec
-from engine.model.checkpoint.config_files import read_json
 from engine.model.checkpoint.read_config import read_config
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig, computation
+from engine.model.config_files import read_json
 from engine.model.cut import cut_config, refuse_width
 from engine.model.families.family import ModelNames
 from engine.model.families.registry import names_of, served_architecture

@@ -11,8 +11,8 @@ from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
 from engine.model.config import AttentionLayer, computation
-from engine.model.formats.registry import open_checkpoint
 from engine.model.layers.adapted import Adapting
+from engine.model.open_checkpoint import open_checkpoint
 from engine.model.quantized import Form
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import refuse_large_weights

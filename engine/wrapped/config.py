@@ -13,8 +13,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from contracts.errors import ConfigError, ModelError
-from engine.model.checkpoint.config_files import auto_config, eos_of, quantization_of, raw_config
 from engine.model.config import AttentionLayer, TextModel
+from engine.model.config_files import auto_config, eos_of, quantization_of, raw_config
 
 PAGEABLE_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 """Entries of `layer_types` whose state is keys and values, which KV blocks can store."""

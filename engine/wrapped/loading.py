@@ -15,8 +15,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 from transformers.utils import logging
 
 from contracts.errors import ModelError
-from engine.model.checkpoint.config_files import sentence_of
-from engine.model.checkpoint.spellings import is_beside_text
+from engine.model.config_files import sentence_of
+from engine.model.spellings import is_beside_text
 from engine.wrapped.config import OwnConfig
 from engine.wrapped.stored import NAMES_ALONE
 from infra.process.status import Progress

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from contracts.errors import ModelError
-from engine.model.checkpoint.config_files import sentence_of
 from engine.model.config import HeadAttention
+from engine.model.config_files import sentence_of
 from engine.wrapped.config import OwnConfig
 
 PROBE_ATTENTION_NAME = "baton_probe"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from contracts.errors import ModelError
-from engine.model.checkpoint.spellings import is_beside_text
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.quantized import Quantized, write
+from engine.model.spellings import is_beside_text
 from engine.wrapped.config import OwnConfig
 
 NAMES_ALONE = {

@@ -16,7 +16,7 @@ from engine.backends.base import DecodeSteps
 from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.model.batch import Sampled
-from engine.model.formats.registry import open_checkpoint
+from engine.model.open_checkpoint import open_checkpoint
 from engine.parallel.distributed import MeetingFile
 from engine.parallel.rank_group import RankGroup
 from engine.plan import StepPlan, StepResult

@@ -6,9 +6,9 @@ from typing import Any
 from msgspec import structs
 
 from contracts.errors import ConfigError, ModelError
-from engine.model.checkpoint.config_files import auto_config, eos_of, raw_config
 from engine.model.checkpoint.config_validators import load_validators
 from engine.model.config import LayerConfig, ModelConfig
+from engine.model.config_files import auto_config, eos_of, raw_config
 from engine.model.families.family import ConfigFields
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES, family_of, served_architecture
 from engine.model.formats.registry import format_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from engine.model.checkpoint.spellings import BESIDE_TEXT
 from engine.model.families.expert_tensors import NamedExperts, ReadExpert
+from engine.model.spellings import BESIDE_TEXT
 
 
 class LayerNames(Struct, frozen=True, kw_only=True):

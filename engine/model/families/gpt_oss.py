@@ -15,8 +15,8 @@ from contracts.errors import ModelError
 from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.expert_tensors import CheckpointTensors, ExpertTensors, NamedExperts
 from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
-from engine.model.families.mxfp4 import MX_BLOCK_VALUES, unpacked
 from engine.model.families.reading import checked, head_attention, rope_of, windows_of
+from engine.model.mxfp4 import MX_BLOCK_VALUES, unpacked
 from engine.model.quantized import Weight, rows
 
 ALPHA, LIMIT = 1.702, 7.0

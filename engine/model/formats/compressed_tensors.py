@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts.errors import ModelError
-from engine.model.checkpoint.spellings import spellings
 from engine.model.formats.fields import WHOLE_ROW_GROUP, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
 from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.packings import PACKED_FORMATS, Scheme
 from engine.model.quantized import Form, Weight
+from engine.model.spellings import spellings
 
 ANY_LINEAR = "Linear"
 SCALE_SUFFIXES = (".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale")

@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from contracts.errors import ModelError
-from engine.model.checkpoint.spellings import spellings
 from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, word
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.integers import FORM_BY_BITS, group_in, integers, order_in, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
+from engine.model.spellings import spellings
 
 GPTQ_BITS = (4, 8)
 VERSION_1_ZERO_OFFSETS = {4: 0x11111111, 8: 0x01010101}

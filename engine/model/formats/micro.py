@@ -7,11 +7,11 @@ version 1.0, and NVIDIA's description of NVFP4, whose scales are e4m3, with one 
 import torch
 from torch import Tensor
 
-from engine.model.families.mxfp4 import FP4_VALUES, MX_BLOCK_VALUES
-from engine.model.families.mxfp4 import unpacked as unpacked_mxfp4
 from engine.model.formats.floats import FP8_DTYPE
 from engine.model.formats.format import StoredTensors
 from engine.model.formats.integers import refuse_indivisible
+from engine.model.mxfp4 import FP4_VALUES, MX_BLOCK_VALUES
+from engine.model.mxfp4 import unpacked as unpacked_mxfp4
 from engine.model.quantized import Quantized
 
 NVFP4_GROUP = 16

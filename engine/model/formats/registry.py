@@ -1,14 +1,10 @@
 """The supported formats of quantized checkpoints."""
 
-import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from checkpoints.gguf.unpacking import GGUF_INDEX
 from contracts.errors import ModelError
-from engine.model.checkpoint.config_files import quantization_of, raw_config
-from engine.model.checkpoint.weights import Checkpoint
+from engine.model.config_files import quantization_of
 from engine.model.formats.auto_round import read_auto_round
 from engine.model.formats.awq import read_awq
 from engine.model.formats.by_family import ByFamily
@@ -18,8 +14,6 @@ from engine.model.formats.format import Plain, WeightFormat
 from engine.model.formats.fp8 import read_fbgemm_fp8, read_fp8
 from engine.model.formats.gptq import read_gptq
 from engine.model.formats.modelopt import read_modelopt
-
-LOG = logging.getLogger(__name__)
 
 ReadFormat = Callable[[dict[str, Any], str], WeightFormat]
 """Reads the `quantization_config` of the model with this name. Raises `ModelError` for unsupported settings."""
@@ -51,16 +45,3 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
         advice = f"{ADVICE_BY_METHOD[method]}; " if method in ADVICE_BY_METHOD else ""
         raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; {advice}supported: {others}")
     return FORMATS_BY_METHOD[method](given, name)
-
-
-def open_checkpoint(directory: Path) -> Checkpoint:
-    """Opens the weights in a model's directory. Raises `ModelError` if they are broken or not supported."""
-    if (directory / GGUF_INDEX).is_file():
-        # The gguf package takes half a second to import, and a machine that serves no GGUF file may lack it.
-        from engine.model.gguf.checkpoint import open_gguf
-
-        return open_gguf(directory)
-    raw, name = raw_config(directory), directory.name
-    if (quantization_of(raw, name) or {}).get("kv_cache_scheme"):
-        LOG.info("%s: its kv_cache_scheme is ignored: --kv-dtype decides how KV is stored", name)
-    return Checkpoint(directory, format_of(raw, name))

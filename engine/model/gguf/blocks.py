@@ -11,9 +11,9 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from torch import Tensor
 
-from engine.model.families.mxfp4 import FP4_VALUES
 from engine.model.gguf.bits import bits, halves, made, nibbles, pairs
 from engine.model.gguf.grids import UNPACK_BY_GRID_TYPE
+from engine.model.mxfp4 import FP4_VALUES
 from engine.model.quantized import Form, Quantized
 
 Unpack = Callable[[Tensor], Quantized]

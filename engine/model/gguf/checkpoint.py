@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from checkpoints.gguf.unpacking import GGUF_INDEX
-from engine.model.checkpoint.config_files import read_json
 from engine.model.checkpoint.weights import Checkpoint
+from engine.model.config_files import read_json
 from engine.model.gguf.format import Blocks
 from engine.model.gguf.tensors import read_tensors
 

@@ -14,7 +14,7 @@ from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
-from engine.model.formats.registry import open_checkpoint
+from engine.model.open_checkpoint import open_checkpoint
 from engine.parallel.peers import NoPeers
 from engine.parallel.rank_group import RankGroup
 from engine.parallel.shard import Shard

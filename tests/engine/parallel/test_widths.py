@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contracts.errors import ConfigError
 from engine.executor import Executor
-from engine.model.formats.registry import open_checkpoint
+from engine.model.open_checkpoint import open_checkpoint
 from engine.parallel.rank_group import RankGroup
 from engine.start.load_model import load_model
 from infra.config.engine import EngineConfig

@@ -15,7 +15,7 @@ from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.packed_experts import Gathering
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.families.mxfp4 import unpacked
+from engine.model.mxfp4 import unpacked
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
 from kernels.moe.expert_products import Expert

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from contracts.errors import ModelError
-from engine.model.families.mxfp4 import unpacked
+from engine.model.mxfp4 import unpacked
 from tests.engine.drive import answers
 from tests.engine.test_golden import make_executor
 from tests.reference import Golden, build_model, golden, make_prompts

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.model.checkpoint.weights import Checkpoint
-from engine.model.formats.registry import open_checkpoint
+from engine.model.open_checkpoint import open_checkpoint
 from engine.model.quantized import Quantized
 
 NAME = "model.layers.0.mlp.up_proj"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contracts.errors import ModelError
-from engine.model.checkpoint.config_files import raw_config
+from engine.model.config_files import raw_config
 from engine.model.formats.modelopt import Modelopt, read_modelopt
 from engine.model.formats.registry import format_of
 from tests.engine.backends.native.measures import random

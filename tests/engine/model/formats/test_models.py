@@ -11,7 +11,8 @@ from torch import Tensor
 
 from contracts.errors import ConfigError, ModelError
 from engine.backends.native import build as compiling
-from engine.model.formats.registry import format_of, open_checkpoint
+from engine.model.formats.registry import format_of
+from engine.model.open_checkpoint import open_checkpoint
 from engine.plan import PromptRows, StepPlan, Work
 from engine.start import sizing
 from engine.start.sizing import refuse_large_weights

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from checkpoints.gguf.unpacking import unpacked
 from engine.model.checkpoint.read_config import read_config
 from engine.model.config import ModelConfig
-from engine.model.formats.registry import open_checkpoint
 from engine.model.gguf.tensors import in_halves
+from engine.model.open_checkpoint import open_checkpoint
 from tests.gguf_files import interleaved, separated, write_gguf
 from tests.reference import build_model
 from tests.variants import VARIANTS
