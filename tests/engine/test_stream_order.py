@@ -24,7 +24,8 @@ from engine.plan import PENDING_TOKEN, BlockMove, StepPlan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import warm_up
 from tests.engine.drive import GREEDY
-from tests.engine.simulated_device import CUDA, SimulatedDevice, simulated_device
+from tests.engine.simulated_device import CUDA, SimulatedDevice
+from tests.engine.simulated_torch import simulated_device
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model
 from tests.variants import SIZES

@@ -35,7 +35,8 @@ from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.decode_handoff import DecodeHandoff
 from kvtransfer.transports.device_pool_channel import DevicePoolChannel
 from tests.engine.kv.peer_memory import UNREACHED, UNSHARED, shared_on_device
-from tests.engine.simulated_device import SimulatedDevice, simulated_device
+from tests.engine.simulated_device import SimulatedDevice
+from tests.engine.simulated_torch import simulated_device
 from tests.engine.test_stream_order import Worker, decode, load, prompt
 from tests.kvtransfer.pair import until
 from tests.kvtransfer.world import DECODE, PREFILL, TOKENS, opened

@@ -23,7 +23,8 @@ from infra.config.engine import EngineConfig
 from kernels.sampling.sample import sample
 from tests.engine.drive import GREEDY
 from tests.engine.kv.peer_memory import shared_on_device
-from tests.engine.simulated_device import CUDA, simulated_device
+from tests.engine.simulated_device import CUDA
+from tests.engine.simulated_torch import simulated_device
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model

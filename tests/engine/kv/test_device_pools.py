@@ -18,7 +18,8 @@ from engine.model.cut import cut_config
 from engine.parallel.shard import Shard
 from tests.engine.kv.peer_memory import shared_on_device
 from tests.engine.kv.test_rank_pools import COUNT, SOURCES, TARGETS, WHOLE, config_of
-from tests.engine.simulated_device import CUDA, simulated_device
+from tests.engine.simulated_device import CUDA
+from tests.engine.simulated_torch import simulated_device
 
 WIDTHS = [(1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (4, 2)]
 

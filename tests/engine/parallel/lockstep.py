@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.parallel.rank_group import NoRoom
 from engine.parallel.sums import tree_sum
-from tests.engine.simulated_device import HOST, Clock, Operators, Pretence, SimulatedDevice, joined
+from tests.engine.simulated_device import HOST, Clock, SimulatedDevice, joined
+from tests.engine.simulated_torch import Operators, Pretence
 
 TURN_S = 60.0
 

@@ -23,7 +23,8 @@ from engine.start.load_model import load_model
 from infra.config.engine import EngineConfig
 from tests.engine.kv.peer_memory import shared_on_device
 from tests.engine.parallel.lockstep import Lockstep, LockstepCollective
-from tests.engine.simulated_device import CUDA, SimulatedDevice, SimulatedEvent, simulated_device
+from tests.engine.simulated_device import CUDA, SimulatedDevice, SimulatedEvent
+from tests.engine.simulated_torch import simulated_device
 from tests.engine.test_stream_order import (
     BLOCKS,
     Worker,

@@ -15,7 +15,8 @@ from engine.plan import Work
 from engine.start.profiling import chunk, largest_chunk, prompt_steps
 from infra.config.engine import EngineConfig
 from tests.engine.backends.test_compiled_at_start import first_tokens
-from tests.engine.simulated_device import CUDA, simulated_device
+from tests.engine.simulated_device import CUDA
+from tests.engine.simulated_torch import simulated_device
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model

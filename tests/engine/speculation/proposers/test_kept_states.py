@@ -6,7 +6,8 @@ import torch
 
 from engine.plan import Work
 from engine.speculation.proposers.kept_states import KeptStates
-from tests.engine.simulated_device import CUDA, simulated_device
+from tests.engine.simulated_device import CUDA
+from tests.engine.simulated_torch import simulated_device
 
 HIDDEN = 4
 

@@ -18,7 +18,8 @@ from engine.speculation.proposers.eagle import EagleProposer
 from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens, PendingDrafts, before_drafts
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY, run, start
-from tests.engine.simulated_device import CUDA, simulated_device
+from tests.engine.simulated_device import CUDA
+from tests.engine.simulated_torch import simulated_device
 from tests.engine.speculation.heads import build_head
 from tests.engine.speculation.serving import Asked, Serving
 from tests.engine.test_golden import make_engine
