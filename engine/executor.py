@@ -3,8 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,80 +13,27 @@ from torch import Tensor
 from contracts.kinds import LogprobsMode
 from contracts.kv.spec import blocks_for
 from contracts.scores import Scores
-from engine.adapters.slots import AdapterSlots
-from engine.backends.adjuster import FORBIDDEN_LOGIT, is_adjusted
-from engine.backends.base import Backend, DecodeSteps, OnLayer
+from engine.backends.adjuster import is_adjusted
+from engine.backends.base import OnLayer
 from engine.backends.sampler import Draw
 from engine.constraints import GrammarConstraints
 from engine.device import device_errors, event_on, to_device, to_host
-from engine.kv.pool import KVPool
-from engine.kv.rank_pools import RankPools
-from engine.model.attention import Attention
+from engine.engine import Engine
+from engine.launched_step import LaunchedStep, outcomes_of
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
-from engine.model.config import TextModel
-from engine.model.model import Model
-from engine.parallel.peers import NO_PEERS, Peers
-from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.plan import BlockMove, Proposal, StepPlan, StepResult, TreeKVMoves, Work
 from engine.pooling import Pooler
 from engine.scoring import StepScoring
-from engine.speculation.proposers.model_proposer import KVProposer, ModelProposer
+from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.speculation.proposers.pending_drafts import DraftedTokens, PendingDrafts, before_drafts, with_drafts
-from engine.speculation.verify.typical import followed, likely, may_be_typical
+from engine.speculation.verify.typical import likely
 from engine.speculation.verify.verification import (
-    NONE_LEFT,
-    NOT_FINITE,
     accepted_drafts,
     kv_moves,
     row_count,
-    verified_rows,
     works_by_row,
 )
-
-
-@dataclass(frozen=True)
-class Engine:
-    """A loaded model, its KV pool, and the backend that computes on both."""
-
-    backend: Backend[Any, Any]
-    model: Model[Any]
-    model_config: TextModel
-    pool: KVPool
-    attention: Attention[Any]  # over the pool
-    launch_depth: int  # steps that may be launched and not yet collected
-    decode_steps: DecodeSteps | None  # runs steps of decodes only; None: such steps are not recorded
-    adapters: AdapterSlots | None  # None: adapters are off
-    group: RankGroup = field(default=ONE_RANK, kw_only=True)
-    peers: Peers = field(default=NO_PEERS, kw_only=True)  # of rank 0
-    rank_pools: RankPools | None = field(default=None, kw_only=True)  # all ranks' pools as one; None: of one rank
-    pooler: Pooler | None = field(default=None, kw_only=True)  # None: tokens are drawn
-    follower: KVProposer | None = field(
-        default=None, kw_only=True
-    )  # proposer with KV behind that of the model's layers
-
-
-@dataclass(frozen=True)
-class LaunchedStep:
-    """A step whose result is on its way to the host."""
-
-    plan: StepPlan
-    sampled_works: tuple[int, ...]  # indices of the sampled works in the plan
-    answer: Tensor  # [2 or 3, samples] int64 on the host: tokens, outcomes, and whether typical
-    scores: Tensor | None  # score words of samples with requested scores, on the host
-    prompt_scores: Tensor | None  # the same for prompts' tokens
-    hidden: Tensor | None  # [rows, hidden] on the device, for the proposer; None: no proposer
-    states: Tensor | None  # [works, hidden] fp32 on the host, or their results, for works with `tells_state`
-    done: torch.cuda.Event | None  # of the copy to the host; None: it is done
-    drafted: Mapping[int, DraftedTokens] = field(default_factory=dict)  # its pending draft tokens, by sequence
-
-
-class _Draws(NamedTuple):
-    """A step's draws, by the index of their work."""
-
-    tokens: list[list[int]]  # by work, the valid draws; empty if the work has failed
-    rows: dict[int, list[int]]  # by work with draft tokens, the rows of valid draws
-    failed: list[int]  # works with logits that are not finite
-    none_left: list[int]  # works for which every token is forbidden
+from engine.stored_layers import StoredLayers
 
 
 class Executor:
@@ -121,7 +67,7 @@ class Executor:
         self._device = engine.backend.device
         spec = engine.pool.spec
         self._block_size = spec.groups[0].block_tokens
-        self._groups = spec.groups_of_layers()
+        self._layers = StoredLayers(engine.pool, engine.group, on_layer)
         self._launched: deque[LaunchedStep] = deque()
         self._before: Sampled | None = None
         self._pending = PendingDrafts()
@@ -169,7 +115,7 @@ class Executor:
             known = [with_drafts(work, step.drafted.get(work.sequence, ())) for work in step.plan.works]
             step = replace(step, plan=structs.replace(step.plan, works=known))
         works = step.plan.works
-        draws = self._verify(step)
+        draws = step.draws()
         refused = self._constraints.settle(step.plan, draws.tokens) if self._constraints is not None else {}
         accepted = {index: accepted_drafts(works[index], draws.tokens[index]) for index in draws.rows}
         self._move_tree_kv(works, draws.tokens, accepted)
@@ -183,33 +129,10 @@ class Executor:
             refused=refused,
             scores={} if step.scores is None else self._scoring.of_draws(step.scores.numpy(), works, draws.rows),
             prompt_scores=prompt_scores,
-            states=self._states_by_work(step),
+            states=step.states_by_work(),
             proposing=drafting,
         )
         return self._with_proposals(step, result)
-
-    def _verify(self, step: LaunchedStep) -> _Draws:
-        found, outcomes, *liked = step.answer.tolist()
-        works = step.plan.works
-        draws = _Draws([[] for _ in works], {}, [], [])
-        begin = 0
-        for index in step.sampled_works:
-            work = works[index]
-            end = begin + len(work.samples) + len(work.proposed)
-            of_work, tokens = outcomes[begin:end], found[begin:end]
-            if liked and may_be_typical(work):
-                tokens = followed(work, tokens, liked[0][begin:end])
-            if work.proposed:
-                rows, outcome = verified_rows(work, tokens, of_work)
-                draws.rows[index], tokens, of_work = rows, [tokens[row] for row in rows], [outcome]
-            if NOT_FINITE in of_work:
-                draws.failed.append(index)
-            elif NONE_LEFT in of_work:
-                draws.none_left.append(index)
-            else:
-                draws.tokens[index] = tokens
-            begin = end
-        return draws
 
     def _move_tree_kv(
         self, works: Sequence[Work], tokens: Sequence[list[int]], accepted: Mapping[int, Sequence[int]]
@@ -226,12 +149,6 @@ class Executor:
         if step.prompt_scores is None:
             return {}, []
         return self._scoring.of_prompts(step.prompt_scores.numpy(), step.plan.works)
-
-    def _states_by_work(self, step: LaunchedStep) -> dict[int, bytes]:
-        if step.states is None:
-            return {}
-        telling = [index for index, work in enumerate(step.plan.works) if work.tells_state]
-        return {index: state.tobytes() for index, state in zip(telling, step.states.numpy(), strict=True)}
 
     def _with_proposals(self, step: LaunchedStep, result: StepResult) -> StepResult:
         if self._proposer is None or step.hidden is None:
@@ -294,7 +211,7 @@ class Executor:
         logits = logits if adjusted is None else adjusted
         tokens, finite = self.engine.backend.sampler.sample(logits, draws)
         tokens = self.engine.group.collective.broadcast(tokens)
-        outcomes = finite.long() if adjusted is None else _outcomes(logits, works, tokens, finite)
+        outcomes = finite.long() if adjusted is None else outcomes_of(logits, works, tokens, finite)
         self._before = Sampled(tokens, works)
         liked = [likely(logits, drawn_works, tokens)] if self._typical else []
         answer = to_host(torch.stack((tokens, outcomes, *liked)))
@@ -377,45 +294,20 @@ class Executor:
         model, step, follower = self.engine.model, self.engine.attention.begin(batch), self._follower
 
         def stored(layer: int) -> None:
-            self._stored(plan, layer)
+            self._layers.stored(plan, layer)
 
         if follower is None or not follower.reads(plan):
             if follower is not None:
                 follower.skip(plan)
             states = model.forward(batch, step, stored)
-            self._end_layers(plan, len(self._groups) - 1 - (follower is not None), is_summed=len(states) > 0)
+            self._layers.end(plan, self._layers.count - 1 - (follower is not None), is_summed=len(states) > 0)
             return states
         every = torch.arange(len(batch.token_ids), device=self._device)
         states = model.forward(replace(batch, logit_rows=every), step, stored)
         if follower.stores(plan):
             follower.store(plan, batch, states, step, stored)
-            self._end_layers(plan, len(self._groups) - 1, is_summed=False)
+            self._layers.end(plan, self._layers.count - 1, is_summed=False)
         else:
-            self._end_layers(plan, len(self._groups) - 2, is_summed=True)
+            self._layers.end(plan, self._layers.count - 2, is_summed=True)
         follower.note(plan, states)
         return states[batch.logit_rows]
-
-    def _stored(self, plan: StepPlan, layer: int) -> None:
-        if not self.engine.group.is_cut:
-            self._written(plan, layer)
-        elif layer:  # the layer before ended in a sum, so that all ranks have stored it
-            self._written(plan, layer - 1)
-
-    def _end_layers(self, plan: StepPlan, last: int, *, is_summed: bool) -> None:
-        """Marks the `last` layer as stored by all ranks; without a sum behind it, they have not met yet."""
-        if self.engine.group.is_cut:
-            if not is_summed:
-                self.engine.group.collective.meet()
-            self._written(plan, last)
-
-    def _written(self, plan: StepPlan, layer: int) -> None:
-        self.engine.pool.written(layer)
-        if self._on_layer is not None:
-            self._on_layer(plan, self._groups[layer], layer)
-
-
-def _outcomes(logits: Tensor, works: Sequence[Work], tokens: Tensor, finite: Tensor) -> Tensor:
-    """Returns the outcome of each sample, int64 `[samples]`: a forbidden token is drawn if all are forbidden."""
-    rows = to_device(np.repeat(np.arange(len(works)), [len(work.samples) for work in works]), logits.device)
-    forbidden = logits[rows, tokens] <= FORBIDDEN_LOGIT
-    return torch.where(finite & forbidden, NONE_LEFT, finite.long())

@@ -15,7 +15,7 @@ from benchmarks.processes.in_process import quiet
 from contracts.kinds import Activations, Quantization
 from engine.adapters.slots import AdapterSlots
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.model.checkpoint.read_config import read_config

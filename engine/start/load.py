@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 
 from engine.device import device_label, dtype_name
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.kv.host_tier import HostTier
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.kv.spec import KVSpec
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
 from engine.speculation.proposers.medusa import MedusaProposer

@@ -8,7 +8,7 @@ from typing import Any
 from contracts.kv.spec import KVSpec
 from engine.adapters.slots import AdapterSlots
 from engine.backends.base import Backend
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool, bytes_of_groups
 from engine.kv.rank_pools import RankPools

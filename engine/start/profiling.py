@@ -15,7 +15,8 @@ from contracts.kv.spec import PayloadConversion, WireForm, blocks_for
 from contracts.messages.sampling import Sampling
 from contracts.scores import MAX_TOP_LOGPROBS
 from engine.device import device_errors
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.plan import BlockMove, StepPlan, Work
 from infra.config.engine import EngineConfig
 from pricing.step_costs.seed import MeasuredStep

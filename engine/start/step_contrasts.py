@@ -15,7 +15,8 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from contracts.kv.spec import blocks_for
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from engine.start.profiling import PLAIN_SAMPLING
 from pricing.step_costs.seed import Coefficient, StepContrast, TimedStep

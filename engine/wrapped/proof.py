@@ -32,7 +32,7 @@ from torch import Tensor
 from contracts.errors import ModelError
 from contracts.kinds import Quantization
 from contracts.kv.spec import KVSpec, blocks_for
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention
 from engine.plan import StepPlan, Work

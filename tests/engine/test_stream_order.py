@@ -16,7 +16,8 @@ from contracts.messages.sampling import Sampling
 from engine.backends.base import Backend
 from engine.backends.reference.backend import ReferenceBackend
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.kv.codec import bytes_of
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool

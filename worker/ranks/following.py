@@ -14,7 +14,8 @@ from contracts.errors import AdapterError
 from engine.adapters.slots import AdapterSlots
 from engine.backends.base import DecodeSteps
 from engine.device import device_errors
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.open_checkpoint import open_checkpoint
 from engine.parallel.distributed import MeetingFile

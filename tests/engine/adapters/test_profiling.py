@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine.adapters.slots import AdapterSlots
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from engine.start.profiling import PLAIN_SAMPLING, run_largest_chunk
 from tests.engine.adapters.test_golden import adapted_engine

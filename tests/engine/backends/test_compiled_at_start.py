@@ -13,7 +13,8 @@ from contracts.kinds import BlockSize, Codec
 from contracts.kv.spec import PayloadConversion, WireForm, blocks_for
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
 from engine.plan import BlockMove, PromptRows, StepPlan, Work

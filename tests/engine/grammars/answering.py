@@ -16,7 +16,8 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from contracts.scores import TokenScore
 from engine.blocks.manager import BlockManager
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule import sequence as sequences

@@ -11,7 +11,8 @@ from transformers import LlamaConfig
 
 from contracts.kv.spec import KVSpec
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
 from engine.model.open_checkpoint import open_checkpoint

@@ -28,7 +28,7 @@ def test_a_layer_is_told_when_the_slowest_rank_has_stored_it(tmp_path: Path) -> 
             told.append((layer, len(stored)))
 
         executor = Executor(engine, tell if group.shard.rank == 0 else None)
-        go_on = executor._stored
+        go_on = executor._layers.stored
 
         def store(plan: StepPlan, layer: int) -> None:
             wait_until(lambda: meeting.waiting() == 1, "rank 0 to wait for a sum or a meeting")
@@ -36,7 +36,7 @@ def test_a_layer_is_told_when_the_slowest_rank_has_stored_it(tmp_path: Path) -> 
             go_on(plan, layer)
 
         if group.shard.rank == 1:
-            executor._stored = store  # type: ignore[method-assign]
+            executor._layers.stored = store  # type: ignore[method-assign]
         return answers(executor, expected, stagger=1, chunk=13)
 
     assert on_ranks(2, found, meeting) == [[each.tokens for each in expected]] * 2

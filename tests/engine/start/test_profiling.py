@@ -9,7 +9,7 @@ from msgspec import structs
 
 from contracts.kinds import BlockSize
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.kv.pool import KVPool
 from engine.plan import Work
 from engine.start.profiling import chunk, largest_chunk, prompt_steps

@@ -12,7 +12,7 @@ from engine.backends.native.backend import NativeBackend
 from engine.backends.native.latent_forms import LatentForms
 from engine.backends.native.linear import NativeLinear
 from engine.backends.native.linears import NativeLinears
-from engine.executor import Engine
+from engine.engine import Engine
 from engine.model.batch import build_batch
 from engine.model.config import LatentAttention
 from engine.plan import StepPlan, Work

@@ -23,7 +23,8 @@ from triton.runtime.interpreter import GridExecutor
 from benchmarks.simulated.weightless import BLOCK_TOKENS, META, engine_of, weightless_engine
 from contracts.kinds import Quantization
 from engine.backends.triton.decode_graphs import DecodeGraphs
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from tests.engine.drive import GREEDY
 from tests.variants import VARIANTS

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from engine.backends.triton.decode_graphs import DecodeGraphs
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY

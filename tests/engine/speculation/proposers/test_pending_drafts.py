@@ -9,7 +9,8 @@ import torch
 
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
-from engine.executor import Engine, Executor
+from engine.engine import Engine
+from engine.executor import Executor
 from engine.kv.pool import KVPool
 from engine.model.batch import Sampled
 from engine.plan import PENDING_DRAFT, PENDING_TOKEN, Proposal, StepPlan, Work
