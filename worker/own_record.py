@@ -16,7 +16,8 @@ from infra.process.machine import machine
 from infra.process.supervised_life import own_life
 from infra.redis.records import Role as RoleName
 from infra.redis.records import WorkerRecord
-from pricing.roofline.device_use import DeviceFigures, known_rates
+from pricing.roofline.device_use import DeviceFigures
+from pricing.roofline.gpu_rates import known_rates
 from pricing.routes.links import HostLocation
 from worker.life import Life
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from pricing.roofline.gpu_rates import GPU_RATES, GpuRates, matching_names
 from pricing.step_costs.steps import StepCosts, StepWork
 
 
@@ -77,8 +76,6 @@ class DeviceUse(Struct, frozen=True):
     """Use of a device while steps ran. Shares are of the data sheet's rates, None where these are not known."""
 
     busy: float  # share of the time in which steps ran
-    bytes_per_s: float
-    operations_per_s: float
     read_share: float | None
     multiply_share: float | None
 
@@ -100,14 +97,6 @@ def device_use(
     operations = 2 * figures.parameters * totals.rows / totals.seconds
     return DeviceUse(
         min(1.0, totals.seconds / span_s),
-        read,
-        operations,
         read / figures.read if figures.read else None,
         operations / figures.multiply if figures.multiply and figures.parameters else None,
     )
-
-
-def known_rates(name: str) -> GpuRates | None:
-    """Returns the rates of the GPU that nvidia-smi calls `name`, None if the table lacks it."""
-    names = matching_names(name)
-    return GPU_RATES[max(names, key=len)] if names else None

@@ -60,9 +60,10 @@ GPU_RATES = {
 
 def rates_of(name: str) -> GpuRates:
     """Returns the rates of the GPU that nvidia-smi calls `name`; an unknown GPU counts as an A100."""
-    return GPU_RATES[max(parts, key=len)] if (parts := matching_names(name)) else A100
+    return known_rates(name) or A100
 
 
-def matching_names(name: str) -> list[str]:
-    """Returns the keys of the table that are a part of the name."""
-    return [part for part in GPU_RATES if f" {part} " in f" {name.replace('-', ' ')} "]
+def known_rates(name: str) -> GpuRates | None:
+    """Returns the rates of the GPU that nvidia-smi calls `name`; None if the table lacks it."""
+    parts = [part for part in GPU_RATES if f" {part} " in f" {name.replace('-', ' ')} "]
+    return GPU_RATES[max(parts, key=len)] if parts else None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pricing.roofline.gpu_rates import A100, GPU_RATES, rates_of
+from pricing.roofline.gpu_rates import A100, GPU_RATES, known_rates, rates_of
 from pricing.roofline.gpu_step_time import ModelShape, expected_costs
 from pricing.scaling.worker_split import MAX_TYPICAL_SEQUENCES, TYPICAL_CONTEXT_TOKENS, split, typical_sequences
 from pricing.step_costs.steps import StepCosts
@@ -26,7 +26,7 @@ def test_a_gpu_is_known_by_its_name(name: str, part: str) -> None:
 
 
 def test_an_unknown_gpu_counts_as_a_usual_one() -> None:
-    assert rates_of("NVIDIA L400") == rates_of("") == A100
+    assert rates_of("NVIDIA L400") == rates_of("") == A100 and known_rates("NVIDIA T4") is None
 
 
 def test_a_step_reads_the_weights_and_a_token_is_multiplied_by_them() -> None:
