@@ -20,5 +20,9 @@ def worth_bringing_back(blocks: int, block_bytes: int, block_tokens: int, rates:
     """
     if blocks <= 0 or rates.host_bytes_per_second <= 0:
         return False
-    moving = MOVE_SECONDS + blocks * block_bytes / rates.host_bytes_per_second
-    return moving * rates.prompt_tokens_per_second < blocks * block_tokens
+    return move_seconds(blocks, block_bytes, rates) * rates.prompt_tokens_per_second < blocks * block_tokens
+
+
+def move_seconds(blocks: int, block_bytes: int, rates: StartRates) -> float:
+    """Returns the seconds in which `blocks` blocks move to or from the host tier; its rate must be known."""
+    return MOVE_SECONDS + blocks * block_bytes / rates.host_bytes_per_second

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.worker import Placed, Worker
-from infra.redis.records import HEARTBEAT_S, KVLink, Memory, WorkerRecord
+from infra.redis.records import HEARTBEAT_S, Memory, WorkerRecord
 from pricing.routes.backlog import Backlog
 from pricing.routes.links import HostLocation
 from simulation.links import SimulatedLinks
@@ -63,7 +63,7 @@ class SimulatedPeers:
         now = self._timeline.now
         answers = PingAnswers(worker, self._front_s, now)
         worker.before_change = answers.answer
-        peer = SimulatedPeer(self._record(worker, []), worker, answers, self._timeline.clock)
+        peer = SimulatedPeer(_record_of(worker), worker, answers, self._timeline.clock)
         peer.learned_at = now
         self.directory.add(peer)
         self._tell_keys(peer)
@@ -98,25 +98,25 @@ class SimulatedPeers:
         if load is not record.load or draining != record.draining or links != record.links:
             peer.renew(structs.replace(record, load=load, draining=draining, links=links), self._timeline.now)
 
-    def _record(self, worker: SimulatedWorker, links: list[KVLink]) -> WorkerRecord:
-        spec, device = worker.spec, worker.device
-        return WorkerRecord(
-            epoch=worker.epoch,
-            role=worker.role,
-            address=worker.epoch,
-            handoff_address=worker.epoch if worker.role == "decode" else "",
-            model="simulated",
-            fingerprint=spec.fingerprint(),
-            content=spec.content(),
-            block_tokens=device.block_tokens,
-            max_model_len=device.max_model_len,
-            device=device.name,
-            dtype=spec.dtype,
-            started_at=0.0,
-            load=worker.load(),
-            draining=worker.status.draining,
-            memory=Memory(token_bytes=spec.token_bytes()),
-            links=links,
-            adapters=device.adapters.held(),
-            place=HostLocation(worker.epoch, worker.epoch),
-        )
+
+def _record_of(worker: SimulatedWorker) -> WorkerRecord:
+    spec, device = worker.spec, worker.device
+    return WorkerRecord(
+        epoch=worker.epoch,
+        role=worker.role,
+        address=worker.epoch,
+        handoff_address=worker.epoch if worker.role == "decode" else "",
+        model="simulated",
+        fingerprint=spec.fingerprint(),
+        content=spec.content(),
+        block_tokens=device.block_tokens,
+        max_model_len=device.max_model_len,
+        device=device.name,
+        dtype=spec.dtype,
+        started_at=0.0,
+        load=worker.load(),
+        draining=worker.status.draining,
+        memory=Memory(token_bytes=spec.token_bytes()),
+        adapters=device.adapters.held(),
+        place=HostLocation(worker.epoch, worker.epoch),
+    )

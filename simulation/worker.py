@@ -16,7 +16,7 @@ from engine.schedule.admission import GROWTH_SHARE
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.records import Role, WorkerLoad
-from pricing.rates import MOVE_SECONDS, worth_bringing_back
+from pricing.rates import move_seconds, worth_bringing_back
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.fit import StepFit
 from simulation.deployment import SimulatedDevice
@@ -73,13 +73,13 @@ class SimulatedWorker:
         self._most_repeats = most_repeats if alike else 1
         self._results = DrawnResults(drafts, epoch)
         self._step: RepeatedSteps | None = None  # the running step
-        rate = 1 / device.costs.prompt_token if device.costs.known else 0.0
+        rates = device.start_rates
         self._block_bytes = self.spec.groups[0].layers_bytes()
         worth = partial(
             worth_bringing_back,
             block_bytes=self._block_bytes,
             block_tokens=device.block_tokens,
-            rates=device.start_rates,
+            rates=rates,
         )
         counts, changes = [device.blocks + 1], KeyChanges()
         self.blocks = BlockManager(self.spec, counts, device.host_blocks, worth, device.step_tokens, changes)
@@ -94,7 +94,7 @@ class SimulatedWorker:
                 growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in self.blocks.groups],
                 shorter=device.shorter_share,
             ),
-            chunking=Chunking(device.step_target_s, rate),
+            chunking=Chunking(device.step_target_s, rates.prompt_tokens_per_second),
             fit=fit,
             speculation=drafts.speculation(self.blocks, fit) if drafts is not None else None,
         )
@@ -199,8 +199,7 @@ class SimulatedWorker:
         """Adds the time of moves to and from the host's memory; copies within the pool take no time."""
         blocks = sum([move.kind != "copy" for move in moves])
         if blocks:
-            seconds = MOVE_SECONDS + blocks * self._block_bytes / self.device.host_bytes_per_s
-            self._moved_at = max(now, self._moved_at) + seconds
+            self._moved_at = max(now, self._moved_at) + move_seconds(blocks, self._block_bytes, self.device.start_rates)
 
     def _begin(self, plan: StepPlan, now: float) -> None:
         waits, now = self._moved_at > now, max(now, self._moved_at)
