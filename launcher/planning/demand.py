@@ -32,13 +32,12 @@ def demand(config: PlanConfig, requests: Sequence[TimedRequest]) -> PlannedLoad:
 
 def _prompts(requests: Sequence[PlannedRequest]) -> list[PromptSize]:
     """Returns the size of each prompt; leading spans with which an earlier prompt began count as cached."""
-    known: set[tuple[int, ...]] = set()
+    known: set[int] = set()
     found = []
     for request in requests:
-        chain: tuple[int, ...] = ()
-        cached = 0
+        chain = cached = 0
         for span in request.spans:
-            chain = (hash((chain, span.seed)),)
+            chain = hash((chain, span.seed))
             if chain in known and cached + span.tokens < request.prompt_tokens:
                 cached += span.tokens
             known.add(chain)

@@ -80,15 +80,12 @@ class PlannedDeployment(Struct, frozen=True):
 
     def with_workers(self, load: PlannedLoad, prefill_more: int, decode_more: int) -> "PlannedDeployment | None":
         """Returns the deployment with more or fewer workers; None if a role would have no worker left."""
-        workers = self.decode.workers + decode_more
-        if self.prefill is None:
-            return PlannedDeployment(self.form, both(self.decode.copy, workers, load)) if workers > 0 else None
-        first = self.prefill.workers + prefill_more
-        if min(first, workers) < 1:
-            return None
-        return PlannedDeployment(
-            self.form, decode(self.decode.copy, workers, load), prefill(self.prefill.copy, first, load)
-        )
+        second = msgspec.structs.replace(self.decode, workers=self.decode.workers + decode_more)
+        first = self.prefill
+        if first is not None:
+            first = msgspec.structs.replace(first, workers=first.workers + prefill_more)
+        changed = PlannedDeployment(self.form, second, first)
+        return changed.under(load) if min(role.workers for role in changed.roles) > 0 else None
 
 
 def candidates(copies: Mapping[CopyFormat, Sequence[ModelCopy]], load: PlannedLoad) -> list[PlannedDeployment]:
