@@ -58,9 +58,15 @@ class BlockKeys:
             self.keys.append(parent)
             self.packed.append(block)
 
+    @classmethod
+    def behind(cls, key: bytes, block_tokens: int) -> "BlockKeys":
+        """Returns keys, none yet, of tokens that follow the block with this key."""
+        made = cls.__new__(cls)
+        made.root, made.block_tokens, made.keys, made.packed = key, block_tokens, [], []
+        return made
+
     def copy(self) -> "BlockKeys":
         """Returns a copy, for a list that continues differently."""
-        copied = BlockKeys.__new__(BlockKeys)
-        copied.root, copied.block_tokens = self.root, self.block_tokens
+        copied = BlockKeys.behind(self.root, self.block_tokens)
         copied.keys, copied.packed = list(self.keys), list(self.packed)
         return copied

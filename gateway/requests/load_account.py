@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Generic
 
-from msgspec import structs
-
 from contracts.ids import Ticket
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
@@ -14,7 +12,6 @@ from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import TPOT_SAFETY_FACTOR
 from gateway.workers.directory import Known, WorkerDirectory
-from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.standing import StandingSurvey
 from pricing.routes.backlog import PromptWork, owner_of
 from pricing.routes.correction import Forecast
@@ -45,7 +42,7 @@ class LoadAccount(Generic[Known]):
         return RouteRequest(
             tokens=len(sample.prompt.token_ids) + len(sample.tokens),
             adapter=sample.prompt.adapter,
-            keys=admitted.keys,
+            keys=admitted.keys.short,
             samples=len(samples),
             owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._output_tokens))),
@@ -80,7 +77,7 @@ class LoadAccount(Generic[Known]):
                 worker.computes(placed, PromptWork(choice.tokens, choice.start, owner))
             else:
                 worker.awaits(placed, choice.tokens + choice.start)
-            self._expect_blocks(worker, samples[0].admitted.keys)
+            self._expect_blocks(worker, samples[0].admitted.keys.short.get(worker.record.block_tokens, ()))
         return attempt
 
     def queued(self, request: Request, attempt: Attempt, ticket: Ticket) -> None:
@@ -124,16 +121,19 @@ class LoadAccount(Generic[Known]):
             await asyncio.sleep(0)
         return survey.standing(self._entrance.gate.tokens)
 
-    def _expect_blocks(self, worker: Known, keys: PromptKeys) -> None:
-        """Counts a prompt's blocks as cached by its worker already: similar prompts may follow at once."""
-        worker.kept.expects(keys.get(worker.record.block_tokens, ()), self._entrance.clock())
+    def _expect_blocks(self, worker: Known, keys: Sequence[int]) -> None:
+        """Counts blocks as cached by a worker already: prompts that begin with them may follow at once."""
+        worker.kept.expects(keys, self._entrance.clock())
 
     def _expect_answer(self, sample: Sample) -> None:
         """Counts an answer's blocks as cached by its decode worker: its client may continue from it at once."""
-        worker = self._workers.get(sample.route.decode)
-        if worker is not None and sample.admitted.keys and sample.length <= MAX_HASHED_TOKENS:
-            prompt = structs.replace(sample.prompt, token_ids=[*sample.prompt.token_ids, *sample.tokens[:-1]])
-            self._expect_blocks(worker, prompt_keys(prompt, [worker.record.block_tokens]))
+        worker, keys = self._workers.get(sample.route.decode), sample.admitted.keys
+        if worker is None or sample.length > MAX_HASHED_TOKENS:
+            return
+        size = worker.record.block_tokens
+        if size in keys.last:
+            behind = sample.ids(size * len(keys.short[size]), sample.length - 1)  # the last token has no KV
+            self._expect_blocks(worker, keys.with_answer(size, behind))
 
     def _uncount(self, sample: Sample, workers: set[str], attempt: Attempt | None) -> None:
         for epoch in sample.counted & workers:

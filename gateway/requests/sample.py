@@ -19,7 +19,7 @@ from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery
 from gateway.text.stop import NO_STOPS, StopStrings
-from gateway.workers.prompt_keys import PromptKeys
+from gateway.workers.prompt_keys import NO_KEYS, PromptKeys
 from pricing.routes.route import Route
 
 MAX_RETRIES = 4  # number of failed attempts after which the sample fails, less one
@@ -89,7 +89,7 @@ class AdmittedPrompt(Struct, frozen=True):
     samples: int = 1  # number of wanted answers
     stop_ids: tuple[int, ...] = ()  # the client's part of `limits.stop_token_ids`, reported when one ends an answer
     markers: tuple[str, ...] = ()  # special tokens that appear in the text; others are omitted
-    keys: PromptKeys = {}  # keys of the prompt's full blocks in the workers' prefix caches
+    keys: PromptKeys = NO_KEYS  # keys of the prompt's full blocks in the workers' prefix caches
     with_stop: bool = False  # the stop string is part of the text
     objective: Objective = NO_OBJECTIVE  # limits of its times, from its receipt on
     promise: Objective = NO_OBJECTIVE  # the part of `objective` for which other requests are held back

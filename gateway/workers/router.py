@@ -84,7 +84,8 @@ def cheapest(estimates: Sequence[RouteEstimate]) -> Choice:
     best = min(estimates, key=lambda each: (each.last_resort, each.price))
     highest = equal_up_to(best.price)
     equal = [each for each in estimates if each.last_resort == best.last_resort and each.price <= highest]
-    prompt, decode, _, _ = min(equal, key=_wear)
+    chosen = min(equal, key=_wear)
+    prompt, decode = chosen.prompt, chosen.decode
     first, second = prompt.candidate, decode.candidate
     return Choice(
         Route("" if first.epoch == second.epoch else first.epoch, second.epoch),

@@ -9,7 +9,7 @@ from contracts.ids import NO_TICKET, Ticket
 from contracts.kv.spec import blocks_for
 from gateway.workers.holders import BlockHolders
 from gateway.workers.kept_blocks import KeptBlocks
-from gateway.workers.prompt_keys import PromptKeys
+from gateway.workers.prompt_keys import ShortKeys
 from infra.redis.records import SpeculationCounts, WorkerRecord
 from pricing.routes.backlog import Backlog, PromptWork
 from pricing.routes.candidate import Candidate, WorkerKind
@@ -213,7 +213,7 @@ class Worker:
 
     # for a price ----------------------------------------------------------------------------------------------------
 
-    def cached(self, keys: PromptKeys) -> int:
+    def cached(self, keys: ShortKeys) -> int:
         """Returns the leading tokens of a prompt whose KV it has, in whole blocks."""
         block_tokens = self.record.block_tokens
         return block_tokens * self.kept.blocks(keys.get(block_tokens, ()))

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from pricing.routes.backlog import Backlog
 from pricing.routes.links import HostLocation
 from pricing.step_costs.steps import DecodeYield, StepCosts
@@ -16,8 +18,11 @@ class WorkerKind(NamedTuple):
     device: str
 
 
-class Candidate(NamedTuple):
-    """Worker that may compute or decode a prompt, with what a gateway knows of it now."""
+class Candidate(Struct, frozen=True, gc=False):
+    """Worker that may compute or decode a prompt, with what a gateway knows of it now.
+
+    Each request has a dozen: a struct is made in a quarter of a named tuple's time.
+    """
 
     epoch: str
     kind: WorkerKind

@@ -21,7 +21,8 @@ A prompt with n tokens to compute goes to prefill worker p, and its m samples de
 from collections.abc import Iterator, Sequence
 from math import inf
 from operator import or_
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from pricing.routes.backlog import PromptWork
 from pricing.routes.candidate import Candidate
@@ -38,7 +39,7 @@ EQUAL_PRICE_SHARE = 0.05
 EQUAL_PRICE_S = 0.001
 
 
-class WorkerEstimate(NamedTuple):
+class WorkerEstimate(Struct, frozen=True, gc=False):
     """The time that one worker would take to compute the prompt and to decode its samples."""
 
     candidate: Candidate
@@ -53,7 +54,7 @@ class WorkerEstimate(NamedTuple):
     short_tpot: float  # s per token of the decodes there, beside a chunk of the prompt; 0 without decodes
 
 
-class RouteEstimate(NamedTuple):
+class RouteEstimate(Struct, frozen=True, gc=False):
     """Price of one route, which is a short path if both estimates are of one worker."""
 
     prompt: WorkerEstimate
@@ -130,15 +131,22 @@ def prices(
 
 def _estimate(worker: Candidate, costs: StepCosts, request: RouteRequest) -> WorkerEstimate:
     """Estimates the terms that depend on one worker; a prompt's last token is always computed."""
+    backlog, each, samples = worker.backlog, worker.decode_yield, request.samples
     start = min(worker.cached, request.tokens - 1)
     work = PromptWork(request.tokens - start, start, request.owner)
-    running, context, each = worker.backlog.sequences, worker.backlog.context, worker.decode_yield
-    ttft = first_token_seconds(costs, worker.backlog, work, worker.report_age, worker.awaited)
+    running, context = backlog.sequences, backlog.context
     seconds = costs.prompt_seconds(work.tokens, work.pairs)
-    before = costs.token_seconds(running, context, each)
-    tpot = costs.token_seconds(running + request.samples, context + request.samples * request.tokens, each)
+    tpot = costs.token_seconds(running + samples, context + samples * request.tokens, each)
+    if running or backlog.tokens:
+        ttft = first_token_seconds(costs, backlog, work, worker.report_age, worker.awaited)
+    else:
+        ttft = seconds
+    slowed = short_tpot = 0.0  # s per token: by which its decodes take longer, and beside a chunk of the prompt
     chunk = min(work.tokens, costs.chunk(running, context))
-    decode = DECODE_WEIGHT * request.output_tokens * (request.samples * tpot + running * (tpot - before))
+    if running:
+        before = costs.token_seconds(running, context, each)
+        slowed, short_tpot = running * (tpot - before), before + costs.prompt_token * chunk / each.tokens
+    decode = DECODE_WEIGHT * request.output_tokens * (samples * tpot + slowed)
     weight = SINGLE_STEP_WEIGHT if chunk == work.tokens else 1.0
     return WorkerEstimate(
         worker,
@@ -149,8 +157,8 @@ def _estimate(worker: Candidate, costs: StepCosts, request: RouteRequest) -> Wor
         request.tokens - worker.cached,
         tpot,
         decode,
-        short_price=ttft + weight * max(1, running) * seconds + decode,
-        short_tpot=before + costs.prompt_token * chunk / each.tokens if running else 0.0,
+        ttft + weight * max(1, running) * seconds + decode,
+        short_tpot,
     )
 
 

@@ -76,8 +76,10 @@ class StepCosts(Struct, frozen=True):
 
     def token_seconds(self, sequences: int, context: int, guessing: DecodeYield) -> float:
         """Predicts the seconds per token of these sequences: a step with its draft tokens, divided by its yield."""
-        guesses = self.row * guessing.rows * sequences + self.rows * (guessing.rows > 0)
-        return (self.decode_seconds(sequences, context) + guesses) / guessing.tokens
+        seconds = self.decode_seconds(sequences, context)
+        if guessing.rows:
+            seconds += self.row * guessing.rows * sequences + self.rows
+        return seconds / guessing.tokens
 
     def chunk(self, sequences: int, context: int, pairs_each: float = 0.0) -> int:
         """Returns how many tokens of prompts fit into a step with these decodes; each token has `pairs_each` pairs."""

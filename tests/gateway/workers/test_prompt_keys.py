@@ -1,5 +1,7 @@
 """A prompt's blocks have the keys that workers tell of, for each block size, and of nobody else's texts."""
 
+import pytest
+
 from contracts.messages.job import Prompt
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
@@ -30,12 +32,19 @@ def test_a_gateway_finds_what_a_worker_keeps_and_no_other_tenant_s() -> None:
         (Prompt(TEXT, 11), 0),
         (Prompt(TEXT, 11, "tenant", adapter="a"), 0),
     ):
-        assert kept.blocks(prompt_keys(prompt, [4])[4]) == found
+        assert kept.blocks(prompt_keys(prompt, [4]).short[4]) == found
 
 
 def test_keys_are_computed_for_a_few_sizes_only() -> None:
     keys = prompt_keys(Prompt(TEXT, 11), range(2, 20))
-    assert {size: len(found) for size, found in keys.items()} == {2: 5, 3: 3, 4: 2, 5: 2} and MAX_BLOCK_SIZES == 4
+    assert {size: len(found) for size, found in keys.short.items()} == {2: 5, 3: 3, 4: 2, 5: 2} and MAX_BLOCK_SIZES == 4
+
+
+@pytest.mark.parametrize("prompt_tokens", [0, 3, 4, 6, 11])
+def test_an_answer_s_keys_go_on_behind_the_prompt_s(prompt_tokens: int) -> None:
+    keys = prompt_keys(Prompt(TEXT[:prompt_tokens], prompt_tokens, "tenant"), [4])
+    behind = TEXT[prompt_tokens - prompt_tokens % 4 :]
+    assert keys.with_answer(4, behind) == prompt_keys(Prompt(TEXT, 11, "tenant"), [4]).short[4]
 
 
 def test_what_is_expected_counts_for_a_moment() -> None:
