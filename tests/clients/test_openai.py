@@ -43,7 +43,8 @@ def client(system: System) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def model(client: openai.OpenAI) -> str:
-    return client.models.list().data[0].id
+    found: str = client.models.list().data[0].id
+    return found
 
 
 def asked(text: str) -> Any:

@@ -43,7 +43,6 @@ async def test_a_call_whole_and_in_events(running: Running, client: anthropic.As
 async def test_its_own_loop_runs_the_tool(running: Running, client: anthropic.AsyncAnthropic) -> None:
     cities = []
 
-    @beta_async_tool
     async def weather(city: str) -> str:
         """Tells the weather."""
         cities.append(city)
@@ -51,8 +50,9 @@ async def test_its_own_loop_runs_the_tool(running: Running, client: anthropic.As
         return "sunny"
 
     running.text = CALL
+    tool = beta_async_tool(weather)
     runner = client.beta.messages.tool_runner(
-        model=model(running), max_tokens=500, tools=[weather], messages=[{"role": "user", "content": "Weather?"}]
+        model=model(running), max_tokens=500, tools=[tool], messages=[{"role": "user", "content": "Weather?"}]
     )
     final = await runner.until_done()
     (block,) = final.content

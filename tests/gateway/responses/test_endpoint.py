@@ -77,13 +77,13 @@ async def test_another_gateway_goes_on_from_a_response(serve: Serve) -> None:
     _, second_job, told = one.peer("prefill").jobs
     assert second_job.prompt.token_ids == told.prompt.token_ids, "instructions are of one response only"
     items = await one.openai.responses.input_items.list(second.id, order="asc")
-    texts = [item.content[0].text for item in items.data]  # type: ignore[union-attr,index]
+    texts = [item.content[0].text for item in items.data]
     assert texts == ["Hi!", "Hello.", "And?"] and len({item.id for item in items.data}) == 3
     pages = {limit: await two.openai.responses.input_items.list(second.id, limit=limit) for limit in (2, 3, 4)}
     more = {limit: page.has_more for limit, page in pages.items()}
     assert more == {2: True, 3: False, 4: False}
     newest = [item async for item in two.openai.responses.input_items.list(second.id, limit=1)]
-    assert [item.content[0].text for item in newest] == ["And?", "Hello.", "Hi!"]  # type: ignore[union-attr,index]
+    assert [item.content[0].text for item in newest] == ["And?", "Hello.", "Hi!"]
 
 
 async def test_a_response_can_be_deleted(running: Running) -> None:
