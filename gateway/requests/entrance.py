@@ -130,7 +130,7 @@ class Visit:
     def may_begin(self, choice: Choice, sure: float = 1.0) -> bool:
         """Returns whether the request may take this route now.
 
-        Raises `APIError` (429) if it cannot keep its objective. `sure`: nearly all first tokens come within this many
+        Raises `APIError` (429) if it cannot keep its objective. `sure`: most first tokens come within this many
         times the expected time.
         """
         entrance, request, now = self._entrance, self._request, self._entrance.clock()

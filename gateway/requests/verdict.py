@@ -43,7 +43,7 @@ class Expected(NamedTuple):
     tpot: float | None = None  # per token on the decode worker, including this request
     fastest: float = 0.0  # per token of the fastest step of any worker so far; 0: some worker has run none
     alone: bool = False  # nothing decodes on the decode worker now
-    sure: float = 1.0  # margin: nearly all first tokens come within this many times `ttft`
+    sure: float = 1.0  # margin: most first tokens come within this many times `ttft`
 
 
 ENTER_NOW = EntryVerdict(EntryDecision.GOES)

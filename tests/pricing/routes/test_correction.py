@@ -82,18 +82,6 @@ def test_how_far_to_trust_is_learned_and_mistrust_wears_off() -> None:
     assert correction.expected(alone(1.0)) < 1.02 and correction.expected(queued(1.0)) < 1.05
 
 
-def test_a_first_token_after_many_refusals_ends_the_trust_in_what_came_before() -> None:
-    """Otherwise each of them would restore an outdated margin whole, and the next requests would be refused again."""
-    correction = learned((queued(2.0), 8.0), rounds=60)
-    for _ in range(100):
-        correction.refused()
-    correction.learn(queued(2.0), correction.expected(queued(2.0)), 2.0)
-    assert correction.margin < 1.3
-    for _ in range(8):
-        correction.learn(queued(2.0), correction.expected(queued(2.0)), 2.0)
-    assert correction.expected(queued(2.0)) == pytest.approx(2.0)
-
-
 def test_costs_that_few_steps_have_confirmed_teach_no_correction() -> None:
     new = Forecast(CPU, 2.0, 1.0, cost_steps=3)
     correction = learned((new, 8.0), rounds=60)
