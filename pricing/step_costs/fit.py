@@ -8,10 +8,10 @@ coefficients apart, such as batch and context that never change; it is strong if
 weak if they were derived. It keeps the seed's ratios, not its seconds: the seed counts κ times, where κ is the
 least-squares factor of the seed over the kinds of steps that a coefficient is part of. So a neighbour that doubles the
 time of steps with short contexts doubles what is believed of long ones. Coefficients are at least 0: coordinate descent
-on the normal equations, a few rounds every few steps.
+on the normal equations, a few rounds for each second of steps.
 
-The level is one factor for all coefficients, the running median of measured / predicted. It follows within some ten
-steps when neighbours take cores away, and removes the bias of least squares over relative errors.
+The level is one factor for all coefficients, the running median of measured / predicted. It follows each step, within
+some ten when neighbours take cores away, and removes the bias of least squares over relative errors.
 """
 
 from collections import deque
@@ -36,8 +36,10 @@ MIN_LEVEL_STEPS = 16  # steps until the level moves: until then the shape conver
 LEVEL_RATIO = 1.03  # largest change of the level by one step, up or down
 MAX_LEVEL = 8.0  # bound of the level, and of its inverse; beyond it the shape has to follow
 ERROR_WINDOW_STEPS = 101  # steps in the median error that is reported
-STEPS_BETWEEN_SOLUTIONS = 16
-"""Steps between two solutions and updates of `costs`, once the level moves; before that, each step has one."""
+MAX_SECONDS_BETWEEN_SOLUTIONS, MAX_STEPS_BETWEEN_SOLUTIONS = 1.0, 64
+SOLVED_LEVEL_RATIO = 1.25
+"""The shape has a solution when as many seconds or steps have come, or when the level has changed by this ratio: then
+neighbours have come or gone, and the shape goes along. Until the level moves, each step has a solution."""
 COEFFICIENT_COUNT = 7
 PROMPT_PART, CONTEXT_PART = 1, 4
 MIN_PROMPT_SHARE = 0.01
@@ -56,12 +58,20 @@ class StepFit:
         self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row, seed.rows]
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
-        self._level = 1.0  # the factor
+        self._level = self._solved_level = 1.0  # the factor, and what it was at the last solution
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
+        self._unsolved_steps, self._unsolved_s = 0, 0.0  # since the last solution
         self._fastest = 0.0  # s per token of a sequence in the fastest decode step, had all draft tokens been accepted
-        self.costs = seed
+        self._costs: StepCosts | None = seed  # None: not computed since the last step
+
+    @property
+    def costs(self) -> StepCosts:
+        """What all steps so far have shown: the shape of the last solution, at the level of the last step."""
+        if self._costs is None:
+            self._costs = self._told()
+        return self._costs
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Learns from a step that took `seconds`; ignores a step without work or duration (the clock was set)."""
@@ -89,44 +99,68 @@ class StepFit:
         for part, amount in enumerate(amounts):
             if amount and not self._scale[part]:
                 self._scale[part] = durations[0] / max(1.0, amount)  # unknown: as if it were all of the step
-        kind, learned, count = self._kind_of(work), 0, len(durations)
-        while learned < count:
-            most = 1
-            if self._steps >= MIN_LEVEL_STEPS:
-                most = STEPS_BETWEEN_SOLUTIONS - self._steps % STEPS_BETWEEN_SOLUTIONS
-            some = durations[learned : learned + most]
+        kind, learned, self._costs = self._kind_of(work), 0, None
+        while learned < len(durations):
             parts = list(map(mul, amounts, self._scale))
-            self._take(kind, parts, work.sequences * self._scale[CONTEXT_PART], some)
-            learned += len(some)
-            amounts[CONTEXT_PART] += work.sequences * len(some)
-            if len(some) == most:
-                self._solve()
-                if count - learned < STEPS_BETWEEN_SOLUTIONS:  # otherwise further steps replace the costs at once
-                    self.costs = self._told()
+            taken = self._take(kind, parts, work.sequences * self._scale[CONTEXT_PART], durations[learned:])
+            learned += taken
+            amounts[CONTEXT_PART] += work.sequences * taken
 
     def settle(self) -> None:
-        """Updates `costs` from all steps so far, since no further step may come soon."""
-        if self._kinds:
+        """Solves for all steps so far, since no further step may come soon."""
+        if self._unsolved_steps:
             self._solve()
-            self.costs = self._told()
+            self._costs = None
 
-    def _take(self, kind: "_Equations", parts: Sequence[float], growth: float, durations: Sequence[float]) -> None:
-        """Takes steps of one shape. `parts`: of the first, in seconds; `growth`: of the context's part, per step."""
+    def _take(self, kind: "_Equations", parts: list[float], growth: float, durations: Sequence[float]) -> int:
+        """Takes steps of one shape until a solution is due, and returns how many it took.
+
+        `parts`: of the first step, in seconds; `growth`: of the context's part, per step.
+        """
         predicted, grown = sum(map(mul, parts, self._shape)), growth * self._shape[CONTEXT_PART]
-        level, settled = self._level, self._steps >= MIN_LEVEL_STEPS
-        counted = list(durations)
-        for at, seconds in enumerate(durations):
-            if (share := level * predicted / seconds) > 0:
-                self._errors.append(abs(share - 1))
-                if share > MAX_SPEEDUP and kind.steps + at >= MIN_KIND_STEPS:
-                    counted[at] = level * predicted / MAX_SPEEDUP
-                if settled:
-                    level *= min(LEVEL_RATIO, max(1 / LEVEL_RATIO, 1 / share))
-                    level = min(MAX_LEVEL, max(1 / MAX_LEVEL, level))
-                predicted += grown
-        self._level = level
-        self._steps += len(durations)
+        counted = self._follow(predicted, grown, kind.steps, durations)
         kind.add([parts[part] for part in kind.parts], growth, counted)
+        level_ratio = self._level / self._solved_level
+        if (
+            self._steps <= MIN_LEVEL_STEPS
+            or self._unsolved_steps >= MAX_STEPS_BETWEEN_SOLUTIONS
+            or self._unsolved_s >= MAX_SECONDS_BETWEEN_SOLUTIONS
+            or not 1 / SOLVED_LEVEL_RATIO < level_ratio < SOLVED_LEVEL_RATIO
+        ):
+            self._solve()
+        return len(counted)
+
+    def _follow(self, predicted: float, grown: float, known: int, durations: Sequence[float]) -> list[float]:
+        """Follows steps with the level until a solution is due; returns the seconds for which they count.
+
+        `predicted`: seconds of the first by the shape; `grown`: by which the next ones are longer; `known`: steps of
+        their kind so far. This is a hot path: simulations learn from thousands of steps in a second.
+        """
+        moves = self._steps >= MIN_LEVEL_STEPS
+        most = MAX_STEPS_BETWEEN_SOLUTIONS - self._unsolved_steps if moves else 1
+        level, unsolved_s, errors, counted = self._level, self._unsolved_s, self._errors, list[float]()
+        lowest, highest = self._solved_level / SOLVED_LEVEL_RATIO, self._solved_level * SOLVED_LEVEL_RATIO
+        for seconds in durations[:most]:
+            least = 0.0  # s for which it counts
+            unsolved_s += seconds
+            if predicted > 0:
+                expected, wanted = level * predicted, seconds / predicted
+                errors.append(abs(expected / seconds - 1))
+                if known + len(counted) >= MIN_KIND_STEPS:
+                    least = expected / MAX_SPEEDUP
+                if moves:
+                    low, high = level / LEVEL_RATIO, level * LEVEL_RATIO
+                    level = wanted if low < wanted < high else high if wanted > level else low
+                    if not 1 / MAX_LEVEL < level < MAX_LEVEL:
+                        level = MAX_LEVEL if level > 1 else 1 / MAX_LEVEL
+            counted.append(seconds if seconds > least else least)
+            predicted += grown
+            if unsolved_s >= MAX_SECONDS_BETWEEN_SOLUTIONS or not lowest < level < highest:
+                break
+        self._level, self._unsolved_s = level, unsolved_s
+        self._unsolved_steps += len(counted)
+        self._steps += len(counted)
+        return counted
 
     def _kind_of(self, work: StepWork) -> "_Equations":
         key = work.prompt_tokens > 0, work.sequences > 0, work.rows > 0
@@ -136,6 +170,7 @@ class StepFit:
         return self._kinds[key]
 
     def _solve(self) -> None:
+        self._unsolved_steps, self._unsolved_s = 0, 0.0
         kinds = list(self._kinds.values())
         parts, rows, sums = _together(kinds)
         shape, seed = [self._shape[part] for part in parts], self._seed_steps
@@ -149,6 +184,7 @@ class StepFit:
             self._shape[part] = share
         if PROMPT_PART in parts:
             self._shape[PROMPT_PART] = max(MIN_PROMPT_SHARE, self._shape[PROMPT_PART])
+        self._solved_level = self._level
 
     def _pulls(self, parts: Sequence[int], kinds: Sequence["_Equations"]) -> list[float]:
         """Returns the values to which the seed pulls these coefficients, in their scales."""

@@ -4,7 +4,7 @@ from engine.blocks.manager import BlockManager
 from engine.plan import StepResult
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from pricing.routes.backlog import Backlog
-from pricing.step_costs.fit import STEPS_BETWEEN_SOLUTIONS, StepFit
+from pricing.step_costs.fit import StepFit
 from pricing.step_costs.steps import StepCosts, pairs_of
 from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.scheduler_by_hand import added, job, scheduler, step
@@ -71,7 +71,7 @@ def test_steps_teach_what_they_cost() -> None:
             now += costs.step + costs.prompt_token * sum(len(work.token_ids) for work in plan.works)
             engine.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now)
     told = engine.load()
-    assert told.steps - STEPS_BETWEEN_SOLUTIONS < told.costs.steps <= told.steps
+    assert told.costs.steps == told.steps
     assert abs(told.costs.step - 0.5) < 0.05 and abs(told.costs.prompt_token - 0.25) < 0.02
     assert told.costs.error < 0.05
     assert 500 < told.backlog.step_ms < 3000

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import pairwise, repeat
 from math import exp
 from pathlib import Path
 from statistics import median
@@ -153,8 +153,21 @@ def test_neighbours_are_followed_within_some_steps(times: float) -> None:
     chance = random.Random(5)
     fit = learned(StepFit(SEED), decodes(chance), 200)
     slower = StepCosts(*[times * getattr(TRUE, part) for part in PARTS])
-    learned(fit, decodes(chance), 40, slower)
-    assert error(fit, decodes(chance), slower) < 0.15
+    learned(fit, decodes(chance), 30, slower)
+    assert error(fit, decodes(chance), slower) < 0.1
+
+
+@pytest.mark.parametrize(("seconds", "solutions"), [(1.2, 64), (0.3, 16), (0.003, 1)])
+def test_a_solution_comes_each_second_or_step_or_64_steps(seconds: float, solutions: int) -> None:
+    """A step of prompts may last a second: sixteen of these would be told too late, as many decodes too often."""
+    chance = random.Random(7)
+    fit = StepFit(StepCosts(step=seconds / 2, prompt_token=seconds / 512))
+    work, shapes = StepWork(256, pairs_of(0, 256)), []
+    for _ in range(16 + 64):
+        fit.learn(work, seconds * chance.uniform(0.99, 1.01))
+        shapes.append(fit.costs.prompt_token / fit.costs.step)
+    changes = [abs(after / before - 1) > 1e-9 for before, after in pairwise(shapes[15:])]
+    assert sum(changes) == solutions and all(changes[63 :: -64 // solutions])
 
 
 def test_a_clock_that_was_set_tells_nothing() -> None:
