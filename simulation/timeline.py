@@ -31,8 +31,9 @@ class Timeline:
 
     def run(self, over: Callable[[], bool]) -> None:
         """Carries out actions until `over`, which is asked after each, or until none is left."""
-        while self._planned and not over():
-            self.now, _, action = heapq.heappop(self._planned)
+        planned, pop = self._planned, heapq.heappop
+        while planned and not over():
+            self.now, _, action = pop(planned)
             self.actions += 1
             action()
 

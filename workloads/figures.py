@@ -48,7 +48,8 @@ class LoadFigures(Struct, kw_only=True):
             self.good += 1
         else:
             self.missed[missed] = self.missed.get(missed, 0) + 1
-        self.undecided += _undecided(self.slo, timings, *outcome.own_delays_ms)
+        if any(outcome.own_delays_ms):
+            self.undecided += _undecided(self.slo, timings, *outcome.own_delays_ms)
         self.output_tokens += timings.output_tokens
         self.prompt_tokens += outcome.prompt_tokens
         self.cached_tokens += outcome.cached_tokens

@@ -9,11 +9,14 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 
 TOKEN_BYTES = 4
 SHORT_KEY_BYTES = 8  # leading bytes of a key in messages to gateways
+MAX_ROOTS_REMEMBERED = 1024
 
 
+@lru_cache(MAX_ROOTS_REMEMBERED)
 def root_key(salt: str, adapter: str = "") -> bytes:
     """Returns the first key of a tenant's chains, under one adapter's digest or none; 32 bytes."""
     parts = (part.encode() for part in (salt, adapter))

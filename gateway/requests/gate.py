@@ -172,6 +172,8 @@ class Gate:
     def look(self) -> None:
         """Has the head and some requests aside checked now, for instance because an answer has ended."""
         self._look.set()
+        if not self._aside.count:
+            return
         tenants = [self._aside.of(tenant) for tenant in self._shares.in_order(self._aside.weights())]
         first_of_each = chain.from_iterable(zip_longest(*[own[:MAX_CALLED_BACK] for own in tenants[:MAX_CALLED_BACK]]))
         for waiting in list(islice((each for each in first_of_each if each is not None), MAX_CALLED_BACK)):

@@ -7,7 +7,7 @@ first. A failed attempt may be followed by another one on other workers, which c
 import enum
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from contracts.errors import IllegalMove
 from contracts.ids import AttemptKey, SampleKey
@@ -47,11 +47,11 @@ class State(enum.Enum):
 
 
 IN_DECODE = State.DECODE  # reading an enum's attribute is slow, and this is compared for every token
-_END_STATES = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
+_END_STATES = (State.FINISHED, State.FAILED, State.CANCELLED)  # a set would hash an enum's member, which is slow
 _ALLOWED_MOVES = {
-    State.QUEUED: {State.QUEUED, State.PREFILL, State.DECODE} | _END_STATES,
-    State.PREFILL: {State.QUEUED, State.DECODE} | _END_STATES,
-    State.DECODE: {State.QUEUED} | _END_STATES,
+    State.QUEUED: (State.QUEUED, State.PREFILL, State.DECODE, *_END_STATES),
+    State.PREFILL: (State.QUEUED, State.DECODE, *_END_STATES),
+    State.DECODE: (State.QUEUED, *_END_STATES),
 }
 
 
@@ -316,5 +316,6 @@ def merged(one: Stages, other: Stages) -> Stages:
     Each worker measures its own part of a sequence's way, and samples share common work, so the larger figure of each
     field is the measured one.
     """
-    larger = {name: max(getattr(one, name), getattr(other, name)) for name in Stages.__struct_fields__ if name != "way"}
-    return Stages(**larger, way=other.way or one.way)
+    *first, way = structs.astuple(one)
+    *second, other_way = structs.astuple(other)
+    return Stages(*map(max, first, second), other_way or way)

@@ -131,7 +131,10 @@ class Worker:
         load = self.record.load
         free = load.blocks_total - load.blocks_used if self._reported is None else self._reported.free_blocks
         size = self.record.block_tokens
-        return blocks_for(tokens, size) + sum([blocks_for(each, size) for each in self._coming.values()]) > free
+        wanted = blocks_for(tokens, size)
+        if self._coming:
+            wanted += sum([blocks_for(each, size) for each in self._coming.values()])
+        return wanted > free
 
     def kv_use(self) -> float:
         """Returns the share of its KV blocks that are in use, 0 to 1."""
@@ -220,7 +223,7 @@ class Worker:
 
     def candidate(self, request: RouteRequest, now: float, avoid: Collection[str] = ()) -> Candidate:
         """Returns a snapshot for the price of a request. `avoid`: epochs of workers to use only as a last resort."""
-        record, load = self.record, self.record.load
+        record, load, own = self.record, self.record.load, self._own_sequences
         backlog, report_age = self.backlog(now)
         return Candidate(
             epoch=record.epoch,
@@ -233,9 +236,9 @@ class Worker:
             decode_yield=self.decode_yield,
             cached=self.cached(request.keys),
             last_resort=(self.late, record.epoch in avoid, self.full(request.tokens)),
-            load=self.load(),
+            load=own + self._others,
             kv_use=self.kv_use(),
-            idle=not (self.own_sequences or backlog.sequences or backlog.prompts),
+            idle=not (own or backlog.sequences or backlog.prompts),
             location=record.place,
             token_bytes=record.memory.token_bytes,
             links=self._links,
