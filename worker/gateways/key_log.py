@@ -2,7 +2,8 @@
 
 Changes are numbered. A gateway whose position is among the last changes gets the following ones, merged per key; any
 other gateway gets all keys, in pieces, and continues from there. Repeated changes are harmless, since the last one per
-key counts, so a gateway that reports an earlier position is sent the changes from there. Pure: time is an argument.
+key counts, so a gateway that reports an earlier position is sent the changes from there. Changes that all gateways
+have confirmed are forgotten. Pure: time is an argument.
 """
 
 from collections import OrderedDict
@@ -22,6 +23,7 @@ class _Follower:
 
     def __init__(self) -> None:
         self.at = NOT_HEARD  # number of the last change sent
+        self.confirmed = NOT_HEARD  # the position that it has last reported
         self.whole: list[KeyNews] = []  # unsent pieces of all keys, the next one last
         self.mark = NOT_HEARD  # a change that the gateway should confirm …
         self.marked_at = float("-inf")  # … counted from this time, s
@@ -49,8 +51,16 @@ class KeyLog:
             if len(self._keys) > MAX_KEYS:
                 oldest, _ = self._keys.popitem(last=False)
                 self._note(oldest, False)
-        if len(self._changes) > 2 * MAX_CHANGES:
-            del self._changes[:-MAX_CHANGES]
+        if len(self._changes) > KEYS_IN_MESSAGE:
+            self._forget_changes()
+
+    def _forget_changes(self) -> None:
+        """Forgets changes that all gateways have confirmed, if these fill a message, and the oldest of too many."""
+        kept = len(self._changes)
+        confirmed = min([each.confirmed for each in self._followers.values()], default=self.number)
+        past = max(kept - (self.number - confirmed), kept - MAX_CHANGES if kept > 2 * MAX_CHANGES else 0)
+        if past > KEYS_IN_MESSAGE:
+            del self._changes[:past]
 
     def _note(self, key: bytes, kept: bool) -> None:
         self.number += 1
@@ -59,6 +69,7 @@ class KeyLog:
     def heard(self, gateway: str, upto: int, now: float) -> None:
         """Takes a gateway's confirmed position. If it is late, changes are sent again from there."""
         follower = self._followers.setdefault(gateway, _Follower())
+        follower.confirmed = upto
         if follower.whole:
             return
         if upto >= follower.mark:

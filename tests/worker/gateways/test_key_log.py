@@ -128,6 +128,25 @@ def test_all_keys_come_in_pieces_to_whoever_missed_too_much() -> None:
     assert ends.knows() == ends.have
 
 
+@pytest.mark.parametrize("both_hear", [True, False])
+def test_changes_are_kept_until_all_gateways_have_confirmed_them(both_hear: bool) -> None:
+    log = KeyLog()
+    for gateway in ("first", "second"):
+        log.heard(gateway, NOT_HEARD, 0.0)
+        while (news := log.owed(gateway)) is not None:
+            log.sent(gateway, news, 0.0)
+    for first in range(0, 4 * KEYS_IN_MESSAGE, KEYS_IN_MESSAGE):
+        log.change(joined(*range(first, first + KEYS_IN_MESSAGE)), b"")
+        for gateway in ("first", "second") if both_hear else ("first",):
+            news = log.owed(gateway)
+            assert news is not None and not news.pieces, "only what changed is told"
+            log.sent(gateway, news, 0.0)
+            log.heard(gateway, log.number, 0.0)
+    log.heard("second", 0, HEARD_TIMEOUT_S)  # as if it had heard nothing
+    news = log.owed("second")
+    assert news is not None and bool(news.pieces) == both_hear
+
+
 def test_what_is_told_of_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_log, "MAX_KEYS", 10)
     ends = Ends()
