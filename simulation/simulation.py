@@ -123,16 +123,18 @@ class DeploymentSimulation:
             if worker.role == "decode":
                 self.fleet.links.from_decode(worker, CancelAttempt(key))
 
+    def _tell_gateway(self, hears: Callable[[], None]) -> None:
+        self.timeline.after(self._deployment.front_s, hears)
+
     def posted(self, worker: SimulatedWorker, event: Any) -> None:
         """Carries an event of a worker's engine to the gateway, or to the other end of a handoff."""
-        front = partial(self.timeline.after, self._deployment.front_s)
         match event:
             case Emit(emitted=all_emitted):
-                front(partial(self._emitted, worker.epoch, all_emitted))
+                self._tell_gateway(partial(self._emitted, worker.epoch, all_emitted))
             case Begin(emitted=emitted):
-                front(partial(self.gateway.emitted, worker.epoch, emitted))
+                self._tell_gateway(partial(self.gateway.emitted, worker.epoch, emitted))
             case Fail(key=key, failure=failure):
-                front(partial(self.gateway.failed, worker.epoch, key, failure))
+                self._tell_gateway(partial(self.gateway.failed, worker.epoch, key, failure))
             case KeysChanged(kept=kept, lost=lost):
                 worker.keys.change(kept, lost)
                 self.fleet.peers.keys_changed(worker.epoch)

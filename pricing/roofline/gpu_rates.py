@@ -24,6 +24,8 @@ class GpuRates(Struct, frozen=True):
 
     def together(self, gpus: int) -> "GpuRates":
         """Returns the rates of several GPUs that divide each step, without the time of their communication."""
+        if gpus == 1:
+            return self
         return replace(
             self,
             memory=gpus * self.memory,
