@@ -27,7 +27,7 @@ from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Codec, Security, Transport
 from infra.config.engine import EngineOptions
 from infra.config.transfer import TransferOptions
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from launcher.bench.machine import processor
 
 VOCABULARY_SIZE = 256  # every model has as many

@@ -12,7 +12,8 @@ from contracts.ids import NO_TICKET
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
-from infra.redis.records import Role, WorkerLoad, WorkerRecord
+from infra.redis.records import Role, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog, PromptWork
 from pricing.routes.route import RouteRequest
 from pricing.step_costs.steps import StepCosts

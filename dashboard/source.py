@@ -14,16 +14,7 @@ from redis.exceptions import RedisClusterException
 
 from contracts.errors import StoreUnavailable
 from infra.redis.clients import connect_blocking, redacted
-from infra.redis.records import (
-    FinishedRecord,
-    GatewayRecord,
-    IntervalRecord,
-    Role,
-    RunMark,
-    StatsSample,
-    WorkerLoad,
-    WorkerRecord,
-)
+from infra.redis.records import FinishedRecord, GatewayRecord, IntervalRecord, Role, RunMark, StatsSample, WorkerRecord
 from infra.redis.registry import (
     FINISHED_KEY,
     INTERVALS_KEY,
@@ -37,6 +28,7 @@ from infra.redis.registry import (
     read_unchecked,
     record_key,
 )
+from infra.redis.worker_load import WorkerLoad
 
 CACHE_S = 0.8  # a reading serves all pages for this time
 MAX_BEAT_AGE_S = 3.0  # of a worker's heartbeat, before the worker counts as silent

@@ -8,7 +8,8 @@ from dashboard.markup import NO_VALUE, bar, codec_note, escaped_share, key, shor
 from dashboard.palette import NEUTRAL_COLOUR, PALE_ALPHA, STAGE_COLOURS, STATE_COLOURS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count
-from infra.redis.records import WorkerLoad, WorkerRecord
+from infra.redis.records import WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 
 FOUND_HINT = (
     "Share of the sequences' tokens whose KV was on this worker already: "

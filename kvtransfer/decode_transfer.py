@@ -29,7 +29,8 @@ from infra.network.addresses import Network
 from infra.network.malformed_frames import MalformedFrames
 from infra.network.sockets import router, send_now
 from infra.process.tasks import Tasks
-from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from infra.redis.records import KVLink, UnreachedPeer
+from infra.redis.worker_load import HandoffCounts
 from kvtransfer.device_looks import DeviceLooks
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
 from kvtransfer.handoff import HandoffKey

@@ -17,7 +17,8 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import dealer
 from infra.process.tasks import Tasks
-from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from infra.redis.records import KVLink, UnreachedPeer
+from infra.redis.worker_load import HandoffCounts
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.peer_probes import PeerProbes

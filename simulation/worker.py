@@ -15,7 +15,8 @@ from engine.plan import BlockMove, StepPlan
 from engine.schedule.admission import GROWTH_SHARE
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
-from infra.redis.records import Role, WorkerLoad
+from infra.redis.records import Role
+from infra.redis.worker_load import WorkerLoad
 from pricing.rates import move_seconds, worth_bringing_back
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.fit import StepFit

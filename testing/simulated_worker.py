@@ -37,7 +37,7 @@ from contracts.messages.gateway import (
 )
 from contracts.messages.job import AnyJob
 from infra.network.sealing import load_secret
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from testing.worker_endpoint import WorkerEndpoint
 from worker.gateways.bodies import MissingPrompt, PromptBodies
 from worker.gateways.ledger import AttemptArrival, Ledger

@@ -11,7 +11,7 @@ from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from worker.events import KeysChanged
 
 Event = TypeVar("Event", contravariant=True)

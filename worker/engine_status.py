@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.steps import pairs_of
 

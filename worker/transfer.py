@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from contracts.ids import AttemptKey
 from infra.network.addresses import Network
-from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from infra.redis.records import KVLink, UnreachedPeer
+from infra.redis.worker_load import HandoffCounts
 
 
 class Transfer(Protocol):

@@ -30,7 +30,7 @@ from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
 from infra.config.engine import EngineConfig
-from infra.redis.records import SpeculationCounts
+from infra.redis.worker_load import SpeculationCounts
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
 GIVEN: dict[str, dict[str, Any]] = {

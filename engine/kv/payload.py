@@ -1,4 +1,4 @@
-"""Copies bytes that arrive in frames of any sizes into memory, or takes them as one tensor."""
+"""Payloads, whose bytes arrive in frames of any sizes: their blocks, and copies of them into memory or a tensor."""
 
 import ctypes
 from collections.abc import Sequence
@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contracts.errors import MessageError
+from contracts.kv.spec import VALUE_BYTES, KVSpec, PayloadConversion
+from engine.kv.codec import bytes_of
 from infra.process.unlocked_copy import copy_bytes
 
 Payload = Sequence[memoryview | bytes]
@@ -47,3 +50,22 @@ def view_of(tensor: Tensor) -> memoryview:
     """Returns the bytes of a contiguous tensor on the host; the view keeps the tensor alive."""
     array: Any = tensor.numpy()
     return memoryview(array).cast("B")
+
+
+def refuse_other_size(spec: KVSpec, group: int, blocks: int, payload: Payload) -> None:
+    """Raises `MessageError` for a payload that is not of this number of the pool's blocks."""
+    size, block_bytes = size_of(payload), spec.groups[group].block_bytes
+    if size != blocks * block_bytes:
+        raise MessageError(f"a payload of {size} bytes for {blocks} blocks of {block_bytes} bytes")
+
+
+def blocks_of_payload(spec: KVSpec, piece: PayloadConversion, payload: Payload) -> int:
+    """Returns the number of the sender's blocks in a payload. Raises `MessageError` as `KVPool.convert` does."""
+    form, size = piece.form, size_of(payload)
+    if form.dtype not in VALUE_BYTES or form.block_tokens < 1 or spec.quantized:
+        raise MessageError(f"KV of {form.described()} cannot be converted to {spec.form().described()}")
+    group = spec.groups[piece.group]
+    block_bytes = bytes_of(form, group.vectors, group.width(spec.dtype), group.parts)
+    if not size or size % block_bytes:
+        raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
+    return size // block_bytes

@@ -16,17 +16,15 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from contracts.errors import MessageError
 from contracts.kinds import Codec
-from contracts.kv.spec import VALUE_BYTES, KVGroup, KVSpec, PayloadConversion
+from contracts.kv.spec import KVGroup, KVSpec, PayloadConversion
 from engine.device import DTYPES_BY_NAME, to_device
-from engine.kv.codec import BlockCodec, bytes_of
+from engine.kv.codec import BlockCodec
 from engine.kv.device_bytes import DeviceBytes
 from engine.kv.device_pools import DevicePools
 from engine.kv.host_bytes import HostBytes
@@ -34,7 +32,8 @@ from engine.kv.host_tier import HostTier
 from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import PagesAhead, bytes_ahead
-from engine.kv.payload import Payload, size_of
+from engine.kv.payload import Payload, blocks_of_payload, refuse_other_size
+from engine.kv.pool_bytes import PoolBytes
 from engine.kv.token_moves import TokenSlots, move_tokens
 from engine.model.kv_layout import KV_FORM_BY_DTYPE
 from engine.parallel.device_handle import DeviceHandle, handle_of, opened
@@ -48,52 +47,6 @@ STORED_DTYPES: dict[str, torch.dtype] = {
 """Dtypes of a pool's tensors by name."""
 STAGED_BYTES = 32 << 20
 """Maximum bytes that a batch of moves gathers before it scatters them."""
-
-
-class PoolBytes(Protocol):
-    """A pool's bytes: the engine's thread reports its use of blocks, the I/O thread reads and lands bytes."""
-
-    def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None: ...
-
-    def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
-        """Orders the next moves of these blocks of each group after all landings in them."""
-        ...
-
-    def written(self, layer: int) -> None:
-        """Marks the newest step's KV of this layer as stored."""
-        ...
-
-    def all_written(self) -> None:
-        """Marks the newest step's KV of all layers as stored."""
-        ...
-
-    def moved(self, targets: Sequence[Sequence[int]]) -> None:
-        """Marks these blocks of each group as filled from other blocks or from the host tier."""
-        ...
-
-    def begin(self) -> None:
-        """Allocates the memory of the blocks that the first requests will use."""
-        ...
-
-    def enter(self, group: int, blocks: Tensor) -> None: ...
-
-    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool: ...
-
-    def begin_read(
-        self, group: int, layer: int, blocks: Sequence[int], codec: Codec
-    ) -> Callable[[], list[memoryview]]: ...
-
-    def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
-        """Returns the bytes of blocks that another process has filled."""
-        ...
-
-    def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        """Lands a payload of the size of these blocks."""
-        ...
-
-    def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
-        """Lands a payload of the size of `count` blocks in the wire form of `piece`."""
-        ...
 
 
 class KVPool:
@@ -337,22 +290,3 @@ def _mapping(size: int) -> mmap.mmap:
 def bytes_of_groups(spec: KVSpec, counts: Sequence[int]) -> list[int]:
     """Returns the bytes of each group's blocks in all layers."""
     return [count * group.layers_bytes() for group, count in zip(spec.groups, counts, strict=True)]
-
-
-def refuse_other_size(spec: KVSpec, group: int, blocks: int, payload: Payload) -> None:
-    """Raises `MessageError` for a payload that is not of this number of the pool's blocks."""
-    size, block_bytes = size_of(payload), spec.groups[group].block_bytes
-    if size != blocks * block_bytes:
-        raise MessageError(f"a payload of {size} bytes for {blocks} blocks of {block_bytes} bytes")
-
-
-def blocks_of_payload(spec: KVSpec, piece: PayloadConversion, payload: Payload) -> int:
-    """Returns the number of the sender's blocks in a payload. Raises `MessageError` as `KVPool.convert` does."""
-    form, size = piece.form, size_of(payload)
-    if form.dtype not in VALUE_BYTES or form.block_tokens < 1 or spec.quantized:
-        raise MessageError(f"KV of {form.described()} cannot be converted to {spec.form().described()}")
-    group = spec.groups[piece.group]
-    block_bytes = bytes_of(form, group.vectors, group.width(spec.dtype), group.parts)
-    if not size or size % block_bytes:
-        raise MessageError(f"a payload of {size} bytes, which is not in blocks of {block_bytes} bytes")
-    return size // block_bytes

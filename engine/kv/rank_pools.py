@@ -22,8 +22,8 @@ from contracts.errors import MessageError
 from contracts.kinds import Codec
 from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
 from engine.kv.device_pools import DevicePools
-from engine.kv.payload import Payload
-from engine.kv.pool import KVPool, blocks_of_payload, refuse_other_size
+from engine.kv.payload import Payload, blocks_of_payload, refuse_other_size
+from engine.kv.pool import KVPool
 from infra.process.unlocked_copy import joined
 
 Rows = npt.NDArray[np.uint8]  # [blocks, bytes]

@@ -11,7 +11,7 @@ from engine.blocks.finding import FoundPrefix
 from engine.blocks.manager import BlockManager
 from engine.schedule.sequence import Sequence
 from engine.schedule.waiting_queue import WaitingQueue
-from infra.redis.records import KVCounts
+from infra.redis.worker_load import KVCounts
 
 GROWTH_SHARE = 0.02  # share of a pool that admission keeps free for running sequences
 

@@ -13,7 +13,7 @@ from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.shared_landings import SharedLandings
 from engine.schedule.waiting_queue import ArrivalOrder
-from infra.redis.records import KVCounts
+from infra.redis.worker_load import KVCounts
 
 
 class Lifecycle:

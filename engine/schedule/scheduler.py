@@ -36,7 +36,7 @@ from engine.schedule.step_history import StepHistory
 from engine.schedule.step_repetition import StepRepetition
 from engine.schedule.works import Telling, Works
 from engine.speculation.control.controller import PlannedDecodes
-from infra.redis.records import SpeculationCounts, StepTokens, WorkerLoad
+from infra.redis.worker_load import SpeculationCounts, StepTokens, WorkerLoad
 from pricing.routes.backlog import Backlog, PromptWork, largest_tenants, owner_of
 from pricing.step_costs.fit import StepFit
 from pricing.step_costs.steps import StepCosts, StepWork, pairs_of

@@ -13,7 +13,7 @@ from engine.schedule.sequence import Sequence, SequenceState
 from engine.speculation.control.controller import DraftController, PlannedDecodes
 from engine.speculation.proposers.proposer import Proposer
 from engine.speculation.verify.verification import judged_drafts
-from infra.redis.records import SpeculationCounts
+from infra.redis.worker_load import SpeculationCounts
 
 LOOK_STEPS = 8
 """Steps between two decisions of the controller, which take microseconds each. While draft tokens do not pay, texts

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence as Counts
 
 from engine.schedule.chunking import Chunking
-from infra.redis.records import STEP_SIZES
+from infra.redis.worker_load import STEP_SIZES
 from pricing.roofline.device_use import StepTotals
 from pricing.step_costs.fit import StepFit
 from pricing.step_costs.steps import StepWork

@@ -8,7 +8,8 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.reports.exposition import shares
 from gateway.workers.worker import Worker
-from infra.redis.records import STEP_SIZES, StepTokens, WorkerRecord
+from infra.redis.records import WorkerRecord
+from infra.redis.worker_load import STEP_SIZES, StepTokens
 
 _STEP_TOKEN_BUCKETS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 

@@ -10,7 +10,7 @@ from gateway.reports.exposition import shares
 from gateway.reports.handoff_metrics import handoff_families
 from gateway.reports.worker_facts import fact_families
 from gateway.workers.worker import Worker
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 
 _WORKER_LABELS = ["model_name", "engine", "role"]
 _Family = GaugeMetricFamily | CounterMetricFamily

@@ -10,7 +10,8 @@ from contracts.kv.spec import blocks_for
 from gateway.workers.holders import BlockHolders
 from gateway.workers.kept_blocks import KeptBlocks
 from gateway.workers.prompt_keys import ShortKeys
-from infra.redis.records import SpeculationCounts, WorkerRecord
+from infra.redis.records import WorkerRecord
+from infra.redis.worker_load import SpeculationCounts
 from pricing.routes.backlog import Backlog, PromptWork
 from pricing.routes.candidate import Candidate, WorkerKind
 from pricing.routes.route import RouteRequest

@@ -10,7 +10,7 @@ from contracts.messages.gateway import (
     REASON_SENDER_SILENT,
     REASON_UNREACHED,
 )
-from infra.redis.records import HandoffCounts
+from infra.redis.worker_load import HandoffCounts
 from kvtransfer.events import HandoffTimes
 from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED
 

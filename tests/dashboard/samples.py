@@ -14,15 +14,14 @@ from infra.redis.records import (
     HEARTBEAT_S,
     FinishedRecord,
     GatewayRecord,
-    KVCounts,
     Memory,
     RequestRecord,
     RunMark,
     StatsSample,
-    WorkerLoad,
     WorkerRecord,
 )
 from infra.redis.registry import RECORD_PURPOSE, add_finished, add_run_mark, add_stats, publish
+from infra.redis.worker_load import KVCounts, WorkerLoad
 
 SIGNER = Signer(b"a secret that the page does not have", RECORD_PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"

@@ -8,7 +8,8 @@ from msgspec import structs
 from contracts.slo import Objective
 from dashboard.advice import LatelySeen, WorkersLately, advise, lately
 from dashboard.source import Snapshot, WorkerView
-from infra.redis.records import Memory, StatsSample, WorkerLoad, WorkerRecord
+from infra.redis.records import Memory, StatsSample, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from pricing.roofline.device_use import DeviceFigures, StepTotals
 from tests.dashboard.samples import DECODE, PREFILL, finished, gateway, worker
 

@@ -8,7 +8,8 @@ from streamlit.testing.v1 import AppTest
 
 from contracts.slo import Objective
 from dashboard.app import open_source
-from infra.redis.records import AttemptRecord, KVCounts, StatsSample, WorkerLoad
+from infra.redis.records import AttemptRecord, StatsSample
+from infra.redis.worker_load import KVCounts, WorkerLoad
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,

@@ -18,7 +18,8 @@ from dashboard.figures import (
     stages,
     timeline,
 )
-from infra.redis.records import FinishedRecord, KVCounts, StatsSample, WorkerLoad
+from infra.redis.records import FinishedRecord, StatsSample
+from infra.redis.worker_load import KVCounts, WorkerLoad
 from tests.dashboard.samples import finished, gateway, in_progress, refused
 
 NOW = 1000.0

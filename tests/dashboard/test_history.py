@@ -9,8 +9,9 @@ from dashboard.charts import load_data
 from dashboard.figures import Outcome
 from dashboard.source import Snapshot
 from gateway.reports.intervals import bucket
-from infra.redis.records import INTERVAL_S, IntervalRecord, Judgement, RoleUse, StatsSample, WorkerLoad
+from infra.redis.records import INTERVAL_S, IntervalRecord, Judgement, RoleUse, StatsSample
 from infra.redis.registry import MAX_FINISHED
+from infra.redis.worker_load import WorkerLoad
 from tests.dashboard.samples import finished
 
 NOW = 1_000_000.0 * INTERVAL_S

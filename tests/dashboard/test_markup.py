@@ -12,7 +12,8 @@ from dashboard.figures import Outcome, RequestCounts, Sharing, TokenRates, glanc
 from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
-from infra.redis.records import FinishedRecord, KVCounts, KVLink, Memory, SpeculationCounts, WorkerLoad
+from infra.redis.records import FinishedRecord, KVLink, Memory
+from infra.redis.worker_load import KVCounts, SpeculationCounts, WorkerLoad
 from tests.dashboard.samples import DECODE, PREFILL, finished, refused, worker
 
 EVIL = '"><script>alert(1)</script>'

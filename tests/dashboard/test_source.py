@@ -11,8 +11,9 @@ from contracts.errors import ConfigError, StoreUnavailable
 from dashboard import source as source_module
 from dashboard.source import Source
 from infra.redis.clients import connect_blocking
-from infra.redis.records import StatsSample, WorkerLoad
+from infra.redis.records import StatsSample
 from infra.redis.registry import FINISHED_KEY, STATS_KEY, index_key, record_key, withdraw
+from infra.redis.worker_load import WorkerLoad
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,

@@ -4,7 +4,8 @@ import pytest
 
 from dashboard.source import Snapshot, WorkerView
 from dashboard.trouble import trouble, unloaded
-from infra.redis.records import FinishedRecord, GatewayRecord, WorkerLoad
+from infra.redis.records import FinishedRecord, GatewayRecord
+from infra.redis.worker_load import WorkerLoad
 from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
 from tests.dashboard.samples import finished, gateway, worker
 

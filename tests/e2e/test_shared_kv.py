@@ -8,7 +8,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from infra.redis.records import KVCounts
+from infra.redis.worker_load import KVCounts
 from tests.e2e.harness.golden import LIMITS, build_served_model, complete_all, golden_runs, tokens_of
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from contracts.messages.job import AnyJob
-from infra.redis.records import Role, WorkerLoad
+from infra.redis.records import Role
+from infra.redis.worker_load import WorkerLoad
 from tests.gateway.peer import Peer
 
 SECONDS = 30.0

@@ -38,7 +38,8 @@ from contracts.messages.job import AnyJob, PrefillJob
 from contracts.messages.sampling import Finish
 from contracts.messages.wire import VERSION
 from infra.process.ending import end
-from infra.redis.records import KVLink, Role, WorkerLoad, WorkerRecord
+from infra.redis.records import KVLink, Role, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from testing.worker_endpoint import WorkerEndpoint
 from tests.scores import scores_of
 from worker.gateways.bodies import REASON_NO_BODY, MissingPrompt, PromptBodies

@@ -20,7 +20,7 @@ from dashboard.badput import tenants
 from dashboard.source import Source
 from gateway.text.tokenizer import ModelTokenizer
 from infra.network.listening import listen
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.apart import peer_apart
 from tests.gateway.keys.conftest import KeyMaker, key_file, make

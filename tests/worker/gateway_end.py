@@ -15,8 +15,9 @@ from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.gatekeeper import Gatekeeper
 from infra.network.sockets import token_dealer, token_router
 from infra.process.ending import end
-from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from infra.redis.records import KVLink, UnreachedPeer
 from infra.redis.store import ServerClock
+from infra.redis.worker_load import HandoffCounts
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
 from worker.busy_page import BusyPage

@@ -13,7 +13,7 @@ from contracts.ids import SampleKey
 from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted
 from contracts.messages.job import DecodeJob, PrefillJob
 from engine.schedule.sequence import Sequence
-from infra.redis.records import HeldBlocks, WorkerLoad
+from infra.redis.worker_load import HeldBlocks, WorkerLoad
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from worker.events import Begin, Kill, Phase

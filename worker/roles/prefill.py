@@ -23,7 +23,7 @@ from engine.plan import StepPlan
 from engine.schedule.progress import SequenceProgress
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.waiting_queue import WaitingQueue
-from infra.redis.records import HeldBlocks, WorkerLoad
+from infra.redis.worker_load import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from pricing.routes.backlog import PromptWork, owner_of
 from worker.events import Emit, Kill, Phase

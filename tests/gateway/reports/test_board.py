@@ -18,7 +18,7 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from infra.network.listening import listen
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
 from tests.gateway.running import SECONDS, Running, Serve

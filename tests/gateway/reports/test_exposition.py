@@ -13,7 +13,8 @@ from gateway.reports.metrics import Metrics
 from gateway.reports.ownership import PageOwner
 from gateway.reports.worker_metrics import WorkerFigures
 from gateway.workers.worker import Worker
-from infra.redis.records import STEP_SIZES, WorkerRecord
+from infra.redis.records import WorkerRecord
+from infra.redis.worker_load import STEP_SIZES
 
 
 def filled() -> CollectorRegistry:

@@ -5,15 +5,8 @@ from msgspec import structs
 from contracts.slo import Objective
 from gateway.reports.intervals import IntervalSums, bucket
 from gateway.workers.worker import Worker
-from infra.redis.records import (
-    INTERVAL_S,
-    LATENCY_STEPS,
-    FinishedRecord,
-    RoleUse,
-    TenantUse,
-    WorkerLoad,
-    WorkerRecord,
-)
+from infra.redis.records import INTERVAL_S, LATENCY_STEPS, FinishedRecord, RoleUse, TenantUse, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 
 GOOD = FinishedRecord("r", "finished", "stop", 9.0, "m", 30, 5, 100.0, 10.0, 140.0, 0, 1.0, 0, 0, 20, "p", "d", 1, True)
 LATE = structs.replace(GOOD, good=False, objective=Objective(50.0, 20.0), tenant="acme")

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.peer import Peer
 from tests.gateway.running import Running, Serve, until

@@ -17,7 +17,7 @@ from gateway.web import sse
 from infra.network.sealing import Sealer
 from infra.redis import queue
 from infra.redis.clients import Store
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.route import Route
 from tests.gateway.running import TEXT, Running, Serve, until
 

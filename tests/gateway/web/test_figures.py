@@ -9,8 +9,9 @@ import pytest
 
 from contracts.slo import Objective
 from infra.network.sealing import Signer
-from infra.redis.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, StepTokens, WorkerLoad
+from infra.redis.records import GatewayRecord, KVLink
 from infra.redis.registry import RECORD_PURPOSE, listed
+from infra.redis.worker_load import HandoffCounts, HeldBlocks, KVCounts, StepTokens, WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.conftest import SECRET

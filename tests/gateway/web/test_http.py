@@ -10,7 +10,7 @@ import pytest
 from gateway.openai.bodies.schemas import MAX_PROMPTS
 from gateway.openai.context_window import MAX_VALUES_WITHOUT_IDS
 from infra.redis.clients import connect
-from infra.redis.records import SpeculationCounts
+from infra.redis.worker_load import SpeculationCounts
 from tests.gateway.models import CONTEXT, byte_level
 from tests.gateway.running import SECONDS, Running, Serve, until
 

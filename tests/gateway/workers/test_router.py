@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable
 
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
-from infra.redis.records import Role, WorkerLoad, WorkerRecord
+from infra.redis.records import Role, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.route import Route, RouteRequest
 from tests.gateway.workers.listed import listed
 

@@ -12,7 +12,8 @@ from contracts.messages.gateway import NOT_HEARD, KeyNews
 from gateway.workers.router import Router
 from gateway.workers.shortlist import MAX_WORKERS_PRICED
 from gateway.workers.worker import YIELD_MEMORY_STEPS, Worker
-from infra.redis.records import KVLink, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerLoad, WorkerRecord
+from infra.redis.records import KVLink, Memory, Role, UnreachedPeer, WorkerRecord
+from infra.redis.worker_load import SpeculationCounts, WorkerLoad
 from pricing.routes.backlog import Backlog, PromptWork, TenantTokens, owner_of
 from pricing.routes.links import HostLocation
 from pricing.routes.route import Choice, Route, RouteRequest

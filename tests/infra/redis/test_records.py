@@ -2,7 +2,8 @@
 
 import msgspec
 
-from infra.redis.records import Memory, WorkerLoad, WorkerRecord
+from infra.redis.records import Memory, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 
 RECORD = WorkerRecord(
     "epoch",

@@ -10,7 +10,7 @@ from contracts.errors import StoreRefused, StoreUnavailable
 from infra.network.sealing import Sealer, Signer
 from infra.redis.clients import Store, connect, redacted
 from infra.redis.queue import JobQueue
-from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerLoad, WorkerRecord
+from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
 from infra.redis.registry import (
     FINISHED_KEY,
     RECORD_PURPOSE,
@@ -26,6 +26,7 @@ from infra.redis.registry import (
     withdraw,
 )
 from infra.redis.store import Outage, ServerClock, answered, check, until_answered
+from infra.redis.worker_load import WorkerLoad
 from tests.infra.redis.test_records import RECORD
 
 TTL_MS = 5_000  # a worker that falls silent is in no gateway's list for longer

@@ -1,6 +1,7 @@
 """Tests what each side tells of its handoffs and links, over every transport."""
 
-from infra.redis.records import HandoffCounts, KVLink
+from infra.redis.records import KVLink
+from infra.redis.worker_load import HandoffCounts
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
 from kvtransfer.protocol.outcomes import OTHER_REASON, Outcomes
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, pair, until

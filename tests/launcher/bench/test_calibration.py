@@ -7,7 +7,8 @@ import pytest
 from msgspec import structs
 
 from contracts.errors import ConfigError, GatewayError
-from infra.redis.records import Memory, Role, WorkerLoad, WorkerRecord
+from infra.redis.records import Memory, Role, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from launcher.bench.calibration import ALONE_REQUESTS, calibrate, read_calibration, workers_of
 from launcher.bench.options import BenchConfig
 from launcher.instance.endpoint import ClientEndpoint

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from infra.redis.records import WorkerLoad, WorkerRecord
+from infra.redis.records import WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from launcher.__main__ import main
 from launcher.commands.status import NO_INSTANCE, NO_INSTANCE_HINT, NOT_READY, described, duration
 from launcher.instance.instances import Instance, Record, ServiceState

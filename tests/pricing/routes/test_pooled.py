@@ -8,7 +8,8 @@ from msgspec import structs
 from contracts.ids import NO_TICKET
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
-from infra.redis.records import Role, WorkerLoad, WorkerRecord
+from infra.redis.records import Role, WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.routes.pooled import COSTS_MEMORY_S, MAX_WORKERS_IN_MEDIANS, POOLS_KEPT_S, KeptPools, cost_pools
 from pricing.routes.route import RouteRequest

@@ -20,7 +20,8 @@ from engine.plan import StepPlan, StepResult
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence
 from gateway.workers.worker import Worker
-from infra.redis.records import WorkerLoad, WorkerRecord
+from infra.redis.records import WorkerRecord
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog, PromptWork, owner_of
 from pricing.routes.wait import first_token_seconds
 from pricing.step_costs.fit import StepFit

@@ -27,7 +27,7 @@ from contracts.messages.gateway import (
 )
 from contracts.messages.wire import VERSION
 from infra.network.sockets import dealer
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.steps import pairs_of
 from tests.network import KEYS

@@ -28,7 +28,7 @@ from infra.network.sealing import Sealer
 from infra.process.ending import end
 from infra.redis.clients import Store
 from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job, stream_of
-from infra.redis.records import WorkerLoad
+from infra.redis.worker_load import WorkerLoad
 from tests.kvtransfer.pair import until
 from tests.worker.gateway_end import GATEWAY_EPOCH, WORKER_EPOCH, Setting
 from tests.worker.gateways import test_bodies

@@ -1,7 +1,7 @@
 """Checks that KV which is here already is neither sent nor computed again, in handoffs and on the short path."""
 
 from contracts.messages.sampling import Limits
-from infra.redis.records import HeldBlocks
+from infra.redis.worker_load import HeldBlocks
 from kvtransfer.events import Dropped, RoomGranted
 from kvtransfer.handoff import HandoffKey
 from tests.worker.roles.decode_handoffs import decode_worker, landed, short_job, wanted

@@ -7,7 +7,7 @@ from contracts.messages.handoff import Branch
 from contracts.messages.job import AnyJob, PrefillJob
 from contracts.messages.sampling import Limits, Sampling
 from engine.schedule.sequence import SequenceState
-from infra.redis.records import HeldBlocks
+from infra.redis.worker_load import HeldBlocks
 from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
 from tests.engine.strict_executor import placed
 from tests.worker.role_bench import Bench, Sevens

@@ -4,7 +4,7 @@ from contracts.ids import AttemptKey
 from contracts.messages.gateway import STATE_HANDED_OFF, STATE_HANDING_OFF
 from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
-from infra.redis.records import HeldBlocks
+from infra.redis.worker_load import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from tests.worker.roles.prefill_jobs import closed, job, prefill_worker, whole
 from worker.events import Emit, Fail, Kill, Phase

@@ -1,6 +1,6 @@
 """A prefill worker whose model has windows: their blocks are told when the last of them is taken, and only those go."""
 
-from infra.redis.records import HeldBlocks
+from infra.redis.worker_load import HeldBlocks
 from kvtransfer.events import BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from tests.worker.role_bench import WINDOWED
 from tests.worker.roles.prefill_jobs import closed, job, prefill_worker
