@@ -39,9 +39,9 @@ from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.outcomes import Outcomes
 from kvtransfer.transports.joining import start_nixl
-from kvtransfer.transports.nixl_landings import NixlLandings
+from kvtransfer.transports.nixl.landings import NixlLandings
 from kvtransfer.transports.payload_sockets import PayloadSockets
-from kvtransfer.transports.pool_writers import PoolWriters
+from kvtransfer.transports.pool.writers import PoolWriters
 from kvtransfer.transports.session import ArrivedPayload, Frames, PayloadSession
 from kvtransfer.transports.sessions import PayloadSessions
 

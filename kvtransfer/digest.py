@@ -2,7 +2,7 @@
 
 A handoff's digest is the sum modulo 2**64, so it does not depend on the order in which layers are sent; the seed makes
 it change if two payloads are swapped. It guards against mistakes, not attackers: against these, payloads are sealed,
-and the seal's tag replaces the digest (`kvtransfer.transports.seal`).
+and the seal's tag replaces the digest (`kvtransfer.transports.sockets.seal`).
 """
 
 from collections.abc import Sequence

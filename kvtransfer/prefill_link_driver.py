@@ -31,10 +31,10 @@ from kvtransfer.protocol.prefill_events import FrameDone, OfHandoff
 from kvtransfer.protocol.prefill_handoff import PrefillHandoff
 from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.channel import Channel, SentPayload
-from kvtransfer.transports.device_pool_channel import DevicePoolChannel
 from kvtransfer.transports.joining import Joining
-from kvtransfer.transports.pool_channel import PoolChannel
-from kvtransfer.transports.ring_socket import RingQueueFull
+from kvtransfer.transports.pool.channel import PoolChannel
+from kvtransfer.transports.pool.device_channel import DevicePoolChannel
+from kvtransfer.transports.shm.ring_socket import RingQueueFull
 from kvtransfer.transports.watching import Watching
 
 COMPUTING_POLL_S = 0.0005  # between two checks of blocks that a device still computes

@@ -52,6 +52,7 @@ WITH_ROOMS = (
     "engine.speculation",
     "kernels",
     "kvtransfer",
+    "kvtransfer.transports",
     "gateway",
     "gateway.web",
     "gateway.openai",

@@ -49,7 +49,7 @@ from infra.redis.clients import connect
 from infra.redis.records import Role as RoleName
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from kvtransfer.transports.joining import transports
-from kvtransfer.transports.ring_socket import SUPPORTED
+from kvtransfer.transports.shm.ring_socket import SUPPORTED
 from pricing.step_costs.fit import StepFit
 from pricing.threads import useful_threads
 from worker.adapters import Adapters, AdapterShelf, NoAdapters

@@ -20,15 +20,15 @@ from infra.network.sockets import payload_dealer
 from infra.process.shared_mapping import shared_memory
 from kvtransfer.memory import KVDevices
 from kvtransfer.transports.channel import Channel
-from kvtransfer.transports.device_pool_channel import DevicePoolChannel
-from kvtransfer.transports.nixl_agents import NixlAgents, has_rdma
-from kvtransfer.transports.nixl_channel import NixlChannel
-from kvtransfer.transports.pool_channel import PoolChannel
-from kvtransfer.transports.ring import Ring
-from kvtransfer.transports.ring_channel import RingChannel
-from kvtransfer.transports.ring_socket import RingQueueFull, check_own_socket, hand_over
-from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameSealer, session_key
-from kvtransfer.transports.socket_channel import SocketChannel
+from kvtransfer.transports.nixl.agents import NixlAgents, has_rdma
+from kvtransfer.transports.nixl.channel import NixlChannel
+from kvtransfer.transports.pool.channel import PoolChannel
+from kvtransfer.transports.pool.device_channel import DevicePoolChannel
+from kvtransfer.transports.shm.channel import RingChannel
+from kvtransfer.transports.shm.ring import Ring
+from kvtransfer.transports.shm.ring_socket import RingQueueFull, check_own_socket, hand_over
+from kvtransfer.transports.sockets.channel import SocketChannel
+from kvtransfer.transports.sockets.seal import SALT_HALF_BYTES, FrameSealer, session_key
 
 BEST_FIRST: tuple[Transport, ...] = ("pool", "shm", "ipc", "nixl", "tcp")
 log = logging.getLogger("baton.handoff")

@@ -16,7 +16,7 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_ipc_router, payload_router
 from kvtransfer.transports.joining import transports
-from kvtransfer.transports.ring_socket import SUPPORTED, RingSocket, TakeRing
+from kvtransfer.transports.shm.ring_socket import SUPPORTED, RingSocket, TakeRing
 
 DIRECTORY_PREFIX = "baton-kv-"
 SOCKET_NAME = "payloads"

@@ -9,10 +9,10 @@ from contracts.kinds import Codec, Transport
 from contracts.messages.handoff import Join, Layer, Offer, decode_layer
 from infra.network.sockets import MAX_PAYLOAD_BYTES
 from kvtransfer.digest import payload_digest
-from kvtransfer.transports.nixl_landings import NixlLanding
-from kvtransfer.transports.reorder_buffer import ReorderBuffer
-from kvtransfer.transports.ring import Ring
-from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameOpener, seal_digest, session_key
+from kvtransfer.transports.nixl.landings import NixlLanding
+from kvtransfer.transports.shm.ring import Ring
+from kvtransfer.transports.sockets.reorder_buffer import ReorderBuffer
+from kvtransfer.transports.sockets.seal import SALT_HALF_BYTES, FrameOpener, seal_digest, session_key
 
 Frames = Sequence[memoryview]
 SEALED_FRAMES = 3  # nonce, header, and payload with its tag

@@ -8,11 +8,11 @@ from contracts.messages.handoff import Join, Offer
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.redis.records import KVLink
-from kvtransfer.transports.nixl_landings import NixlLandings
+from kvtransfer.transports.nixl.landings import NixlLandings
 from kvtransfer.transports.payload_sockets import PayloadSockets
-from kvtransfer.transports.pool_writers import PoolWriters
-from kvtransfer.transports.ring_socket import USER_BYTES
+from kvtransfer.transports.pool.writers import PoolWriters
 from kvtransfer.transports.session import PayloadSession
+from kvtransfer.transports.shm.ring_socket import USER_BYTES
 
 MAX_SESSIONS = 1024
 MAX_LINKS_SHOWN = 64  # links in a worker's record

@@ -7,8 +7,8 @@ import zmq
 from infra.network.socket_monitor import SocketMonitor
 from infra.process.tasks import Tasks
 from kvtransfer.transports.channel import Channel
-from kvtransfer.transports.pool_channel import PoolChannel
-from kvtransfer.transports.socket_channel import SocketChannel
+from kvtransfer.transports.pool.channel import PoolChannel
+from kvtransfer.transports.sockets.channel import SocketChannel
 
 
 class Watching:

@@ -19,7 +19,7 @@ from kvtransfer.digest import copy_and_digest
 from kvtransfer.events import Closed, HandoffOver, Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.decode_handoff import DecodeHandoffState
-from kvtransfer.transports.pool_channel import PoolChannel
+from kvtransfer.transports.pool.channel import PoolChannel
 from tests.kvtransfer.pair import PREFILL, SPEC, Pair, until
 from tests.kvtransfer.world import layer
 from tests.network import SECRET

@@ -9,7 +9,7 @@ import zmq
 from contracts.errors import MessageError
 from contracts.messages.handoff import Layer, decode_layer
 from kvtransfer.prefill_link_driver import PrefillLinkDriver
-from kvtransfer.transports.ring import Ring
+from kvtransfer.transports.shm.ring import Ring
 
 Frames = list[bytes]
 Fate = Callable[[Frames], list[Frames]]

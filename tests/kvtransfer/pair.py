@@ -29,9 +29,9 @@ from kvtransfer.handoff import HandoffKey
 from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
-from kvtransfer.transports import nixl_channel
-from kvtransfer.transports.pool_channel import PAYLOADS_PER_FRAME
-from kvtransfer.transports.ring_channel import FRAMES_PER_PAYLOAD
+from kvtransfer.transports.nixl import channel as nixl_channel
+from kvtransfer.transports.pool.channel import PAYLOADS_PER_FRAME
+from kvtransfer.transports.shm.channel import FRAMES_PER_PAYLOAD
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
 from tests.network import SECRET

@@ -20,9 +20,15 @@ from infra.process.shared_mapping import shared_memory
 from kvtransfer.digest import copy_and_digest
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
-from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, RINGS_NAME, SOCKET_NAME, PayloadSockets, sweep
-from kvtransfer.transports.ring import Ring
-from kvtransfer.transports.ring_socket import RingQueueFull, hand_over
+from kvtransfer.transports.payload_sockets import (
+    DIRECTORY_PREFIX,
+    RINGS_NAME,
+    SOCKET_NAME,
+    PayloadSockets,
+    sweep,
+)
+from kvtransfer.transports.shm.ring import Ring
+from kvtransfer.transports.shm.ring_socket import RingQueueFull, hand_over
 from tests.kvtransfer.descriptors import open_files
 from tests.kvtransfer.meddler import Meddler, drop
 from tests.kvtransfer.pair import BLOCKS_OF_TWO_PAYLOADS, DECODE, PREFILL, QUICK, SPEC, Way, pair, quick, until

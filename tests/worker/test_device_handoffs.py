@@ -33,7 +33,7 @@ from kvtransfer.events import (
 from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.prefill_transfer import PrefillTransfer
 from kvtransfer.protocol.decode_handoff import DecodeHandoff
-from kvtransfer.transports.device_pool_channel import DevicePoolChannel
+from kvtransfer.transports.pool.device_channel import DevicePoolChannel
 from tests.engine.kv.peer_memory import UNREACHED, UNSHARED, shared_on_device
 from tests.engine.simulated_device import SimulatedDevice
 from tests.engine.simulated_torch import simulated_device

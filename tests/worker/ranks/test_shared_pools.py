@@ -16,8 +16,8 @@ from engine.kv.spec import make_spec
 from engine.model.cut import cut_config
 from engine.parallel.shard import Shard
 from kvtransfer.digest import payload_digest
-from kvtransfer.transports.pool_channel import PoolChannel
-from kvtransfer.transports.pool_writers import PoolWriters
+from kvtransfer.transports.pool.channel import PoolChannel
+from kvtransfer.transports.pool.writers import PoolWriters
 from tests.engine.kv.test_rank_pools import COUNT, SOURCES, TARGETS, WHOLE, config_of, make_pool
 from tests.kvtransfer.pair import until
 

@@ -12,11 +12,11 @@ import pytest
 
 from contracts.errors import ConfigError
 from infra.config.transfer import TransferConfig
-from kvtransfer.transports import nixl_agents
 from kvtransfer.transports.joining import transports
-from kvtransfer.transports.nixl_agents import NixlAgents, library_settings
-from kvtransfer.transports.nixl_landings import NixlLanding, NixlLandings
-from kvtransfer.transports.nixl_ring import NixlError, NixlRing
+from kvtransfer.transports.nixl import agents as nixl_agents
+from kvtransfer.transports.nixl.agents import NixlAgents, library_settings
+from kvtransfer.transports.nixl.landings import NixlLanding, NixlLandings
+from kvtransfer.transports.nixl.ring import NixlError, NixlRing
 
 SIZE = 1 << 20
 TOKEN = "0123456789abcdef" * 2
@@ -107,7 +107,7 @@ async def test_a_landing_admits_a_writer_that_says_its_token(agents: NixlAgents,
 
 
 async def test_there_are_only_so_many_landings(agents: NixlAgents, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvtransfer.transports.nixl_landings.MAX_LANDINGS", 1)
+    monkeypatch.setattr("kvtransfer.transports.nixl.landings.MAX_LANDINGS", 1)
     landings = NixlLandings(agents, lambda: False)
     first = landings.begin(TOKEN, SIZE)
     assert isinstance(first, NixlLanding) and landings.begin(TOKEN, SIZE) is None

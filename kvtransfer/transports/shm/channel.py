@@ -10,7 +10,7 @@ from contracts.messages.wire import encode
 from infra.network.sockets import send_now
 from kvtransfer.digest import copy_and_digest
 from kvtransfer.transports.channel import SentPayload
-from kvtransfer.transports.ring import Ring
+from kvtransfer.transports.shm.ring import Ring
 
 FRAMES_PER_PAYLOAD = 4
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import MessageError
-from kvtransfer.transports import pool_writers
-from kvtransfer.transports.pool_writers import PoolWriters
+from kvtransfer.transports.pool import writers as pool_writers
+from kvtransfer.transports.pool.writers import PoolWriters
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import SPEC, until
 

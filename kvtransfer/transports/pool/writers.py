@@ -15,7 +15,7 @@ from contextlib import suppress
 from contracts.errors import DeviceError, MessageError
 from contracts.kv.spec import KVSpec
 from kvtransfer.memory import KVMemory
-from kvtransfer.transports.writer_process import process_of
+from kvtransfer.transports.pool.writer_process import process_of
 
 DESCRIPTOR_TEXT = b"\0"  # the text that descriptors go with, since a message has at least one byte
 

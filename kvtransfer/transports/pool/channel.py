@@ -1,7 +1,7 @@
 """A channel into the decode worker's KV pool on the same host: payloads are copied into the granted blocks themselves.
 
 The prefill worker makes a pair of connected sockets, and hands one of them over (`ring_socket.py`). The decode worker
-sends its pool's memory through it, once (`pool_writers.py`), and the prefill worker a farewell. Each end's end of file
+sends its pool's memory through it, once (`writers.py`), and the prefill worker a farewell. Each end's end of file
 tells the other that the process has ended, or has let go of the memory.
 """
 

@@ -18,8 +18,8 @@ from infra.network.addresses import Network
 from infra.process.shared_mapping import shared_memory
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.transports.joining import Joining
-from kvtransfer.transports.ring import Ring
-from kvtransfer.transports.ring_socket import check_own_socket, hand_over
+from kvtransfer.transports.shm.ring import Ring
+from kvtransfer.transports.shm.ring_socket import check_own_socket, hand_over
 from tests.e2e.harness.host import need_root_and
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.descriptors import open_files

@@ -14,8 +14,8 @@ from infra.network.sockets import PAYLOAD_LINGER_MS, Frame, send_now_tracked
 from kvtransfer.digest import payload_digest
 from kvtransfer.protocol.flow import MAX_LINK_OFFSET
 from kvtransfer.transports.channel import SentPayload
-from kvtransfer.transports.reorder_buffer import counted
-from kvtransfer.transports.seal import TAG_BYTES, FrameSealer, seal_digest
+from kvtransfer.transports.sockets.reorder_buffer import counted
+from kvtransfer.transports.sockets.seal import TAG_BYTES, FrameSealer, seal_digest
 
 MAX_IDLE_BUFFERS = 8  # kept when nothing is under way
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import MessageError
-from kvtransfer.transports.reorder_buffer import MAX_AHEAD, ReorderBuffer, counted
+from kvtransfer.transports.sockets.reorder_buffer import MAX_AHEAD, ReorderBuffer, counted
 
 
 @given(st.permutations(range(12)))

@@ -16,8 +16,8 @@ from contracts.messages.wire import encode
 from infra.network.sockets import send_now
 from kvtransfer.digest import copy_and_digest
 from kvtransfer.transports.channel import SentPayload
-from kvtransfer.transports.nixl_agents import NixlAgents
-from kvtransfer.transports.nixl_ring import NixlError, NixlRing
+from kvtransfer.transports.nixl.agents import NixlAgents
+from kvtransfer.transports.nixl.ring import NixlError, NixlRing
 
 FRAMES_PER_PAYLOAD = 4
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""

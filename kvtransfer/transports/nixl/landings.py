@@ -11,8 +11,8 @@ from collections.abc import Callable
 from hmac import compare_digest
 
 from contracts.messages.handoff import NixlMemory
-from kvtransfer.transports.nixl_agents import NixlAgents
-from kvtransfer.transports.nixl_ring import NixlError, NixlRing
+from kvtransfer.transports.nixl.agents import NixlAgents
+from kvtransfer.transports.nixl.ring import NixlError, NixlRing
 
 BUSY_POLL_S, IDLE_POLL_S = 0.0002, 0.02  # between two requests for progress
 BUSY_S = 1.0  # after a sign of payloads, in which more may come

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvtransfer.events import Closed, Landed
-from kvtransfer.transports.socket_channel import SocketChannel
+from kvtransfer.transports.sockets.channel import SocketChannel
 from tests.kvtransfer.meddler import Frames, Meddler
 from tests.kvtransfer.pair import CONFIG, DECODE, Pair, pair, until
 

@@ -16,7 +16,7 @@ from contracts.messages.wire import encode
 from infra.network.sockets import send_now
 from kvtransfer.memory import DigestedCopy, PeerMemory
 from kvtransfer.transports.channel import SentPayload
-from kvtransfer.transports.pool_channel import PoolChannel
+from kvtransfer.transports.pool.channel import PoolChannel
 
 PAYLOADS_PER_DEVICE_COPY = 16
 """In units of a socket's payload: a copy of 16 MiB takes a GPU as long as the host needs to launch it."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from contracts.errors import BatonError
 from contracts.messages.handoff import NixlMemory
-from kvtransfer.transports.nixl_agents import NixlAgents
+from kvtransfer.transports.nixl.agents import NixlAgents
 
 MEMORY_KIND = "DRAM"
 DONE, UNDER_WAY = "DONE", "PROC"

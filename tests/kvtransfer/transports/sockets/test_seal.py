@@ -3,7 +3,8 @@
 import pytest
 
 from contracts.errors import SealError
-from kvtransfer.transports.seal import (
+from kvtransfer.transports.sockets.channel import SendBuffers
+from kvtransfer.transports.sockets.seal import (
     MAX_KEPT_BUFFER_BYTES,
     NONCE_BYTES,
     SALT_HALF_BYTES,
@@ -13,7 +14,6 @@ from kvtransfer.transports.seal import (
     seal_digest,
     session_key,
 )
-from kvtransfer.transports.socket_channel import SendBuffers
 
 KEY = session_key(b"a deployment's secret", (bytes(SALT_HALF_BYTES), bytes(SALT_HALF_BYTES)), ("p", "d"))
 HEADER = b"a header"
