@@ -12,7 +12,7 @@ COPY contracts contracts
 COPY infra infra
 COPY pricing pricing
 COPY engine engine
-RUN python -m engine.backends.native.operators --build --level all --out /operators
+RUN python -m engine.backends.native.compiling.operators --build --level all --out /operators
 
 FROM python:3.13-slim
 

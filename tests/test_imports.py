@@ -48,6 +48,7 @@ WITH_ROOMS = (
     "checkpoints",
     "engine",
     "engine.backends",
+    "engine.backends.native",
     "engine.model",
     "engine.speculation",
     "kernels",

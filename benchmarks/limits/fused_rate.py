@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Barrier
 
 from contracts.errors import NativeError
-from engine.backends.native.build import COMPILE_TIMEOUT_S, chosen_target, compiler
+from engine.backends.native.compiling.build import COMPILE_TIMEOUT_S, chosen_target, compiler
 
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi")
 MULTIPLICATIONS = 1_000_000

@@ -28,7 +28,7 @@ from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
 from contracts.errors import ConfigError
 from contracts.kinds import Positive, Quantization
-from engine.backends.native.build import TARGET_VARIABLE
+from engine.backends.native.compiling.build import TARGET_VARIABLE
 from engine.device import DTYPES_BY_NAME
 from engine.model.checkpoint.read_config import read_config
 from engine.model.config import ExpertsMLP

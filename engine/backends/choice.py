@@ -15,9 +15,9 @@ from contracts.errors import ConfigError, NativeError
 from engine.backends.base import Backend
 from engine.backends.native.attention import unsupported
 from engine.backends.native.backend import NativeBackend
+from engine.backends.native.compiling.prebuilt import may_load
 from engine.backends.native.library import load
-from engine.backends.native.linear import prove
-from engine.backends.native.prebuilt import may_load
+from engine.backends.native.linear_layers.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
 from engine.device import compiler_problem, older_than_ampere
 from engine.model.config import ModelConfig, TextModel

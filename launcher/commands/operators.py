@@ -7,4 +7,4 @@ from collections.abc import Sequence
 
 def operators(arguments: Sequence[str]) -> int:
     """Replaces this process; it does not return."""
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "engine.backends.native.operators", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "engine.backends.native.compiling.operators", *arguments])

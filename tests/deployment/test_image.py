@@ -61,7 +61,7 @@ def test_operators_are_compiled_from_what_their_stage_has(tmp_path: Path) -> Non
     packages = tmp_path / "packages"
     packages.mkdir()
     (packages / "msgspec").symlink_to(Path(msgspec.__file__).parent)
-    command = [sys.executable, "-S", "-m", "engine.backends.native.operators", "--help"]
+    command = [sys.executable, "-S", "-m", "engine.backends.native.compiling.operators", "--help"]
     run = subprocess.run(
         command,
         cwd=tmp_path / "app",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType
 
-from engine.backends.native import build as compiling
+from engine.backends.native.compiling import build as compiling
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.system import System
 from tests.gguf_files import dequantized, write_gguf

@@ -6,7 +6,7 @@ from benchmarks.peers.runners.protocol import Arguments, Prompts, Runner
 from benchmarks.processes.drafting import drafting
 from benchmarks.processes.in_process import Loop, add, answers, quiet, serve
 from contracts.messages.sampling import Limits
-from engine.backends.native.build import chosen_target
+from engine.backends.native.compiling.build import chosen_target
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.native.experts import MAX_EXPERTS
 from engine.backends.native.library import DTYPE_CODES, KV_DTYPE_CODES, AttentionArguments, AttentionParams
+from engine.backends.native.linear_layers.experts import MAX_EXPERTS
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, GroupTables, Ints

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from engine.backends.base import Backend
-from engine.backends.native.adjuster import NativeAdjuster
 from engine.backends.native.attention import NativeAttention, NativeAttentionStep
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.layers import NativeLayers
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
+from engine.backends.native.linear_layers.parts import CPU_DEVICE
 from engine.backends.native.linears import NativeLinears
-from engine.backends.native.parts import CPU_DEVICE
-from engine.backends.native.sampler import NativeSampler
-from engine.backends.native.scorer import NativeScorer
+from engine.backends.native.sampling.adjuster import NativeAdjuster
+from engine.backends.native.sampling.sampler import NativeSampler
+from engine.backends.native.sampling.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover
 from engine.model.config import ModelConfig, TextModel
 from engine.model.layers.layer import LayerWeights

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.backends.native.latent_forms import LatentForms, built_numbers
 from engine.backends.native.library import DTYPE_CODES, LatentArguments, LatentBufferArguments, LinearArguments
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.config import LatentAttention
 from engine.model.layers.latent import LatentWeights
 

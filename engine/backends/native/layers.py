@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.backends.native.adapted import AdapterRoom, NativeAdapted
 from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, attention_params
-from engine.backends.native.experts import ExpertsBuffers, layer_arguments, own_linear
 from engine.backends.native.latent import LatentBuffers, latent_arguments
 from engine.backends.native.latent_forms import LatentForms
 from engine.backends.native.library import (
@@ -27,7 +25,9 @@ from engine.backends.native.library import (
     Rotation,
     StepArguments,
 )
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.adapted import AdapterRoom, NativeAdapted
+from engine.backends.native.linear_layers.experts import ExpertsBuffers, layer_arguments, own_linear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig, heads_of
 from engine.model.kv_layout import AnyAttention

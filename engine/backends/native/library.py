@@ -11,7 +11,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_lon
 import torch
 
 from contracts.errors import NativeError
-from engine.backends.native.prebuilt import choose_library
+from engine.backends.native.compiling.prebuilt import choose_library
 from engine.model.quantized import Form
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from engine.backends.native.adapted import NativeAdapted
-from engine.backends.native.experts import NativeExperts
 from engine.backends.native.latent import NativeLatentProducts
 from engine.backends.native.latent_forms import expands_in
 from engine.backends.native.library import QUANTIZED_CODES
-from engine.backends.native.linear import NativeLinear
-from engine.backends.native.parts import without_operator
+from engine.backends.native.linear_layers.adapted import NativeAdapted
+from engine.backends.native.linear_layers.experts import NativeExperts
+from engine.backends.native.linear_layers.linear import NativeLinear
+from engine.backends.native.linear_layers.parts import without_operator
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting

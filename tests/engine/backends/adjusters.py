@@ -6,8 +6,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from engine.backends.adjuster import Adjuster
-from engine.backends.native.adjuster import NativeAdjuster
 from engine.backends.native.library import load
+from engine.backends.native.sampling.adjuster import NativeAdjuster
 from engine.backends.reference.adjuster import ReferenceAdjuster
 from engine.backends.triton.adjuster import TritonAdjuster
 from engine.constraints import Masks

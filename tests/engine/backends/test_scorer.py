@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.library import load
-from engine.backends.native.scorer import NativeScorer
+from engine.backends.native.sampling.scorer import NativeScorer
 from engine.backends.reference.scorer import AT_ONCE, ReferenceScorer
 from engine.backends.scorer import MIN_LOGPROB, Scorer, finite, scores_of, width
 from engine.backends.triton.scorer import TritonScorer

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from contracts.kinds import Quantization
 from demo_model import split
 from engine.backends.native.library import load
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.quantization import (
     INT4_GROUP_INPUTS,
     INT4_MAX,

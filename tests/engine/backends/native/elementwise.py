@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.backends.native.experts import router_arguments
 from engine.backends.native.library import ACTIVATION_CODES, DTYPE_CODES, NORM_CODES, Heads, Rotation
+from engine.backends.native.linear_layers.experts import router_arguments
 from engine.model.attention import AttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from contracts.errors import NativeError
-from engine.backends.native.build import build, cache
+from engine.backends.native.compiling.build import build, cache
 from engine.backends.native.library import declare
 
 COMPILER = "aarch64-linux-gnu-gcc"

@@ -12,7 +12,8 @@ from functools import cache
 import pytest
 
 from engine.backends import choice
-from engine.backends.native import build, levels, library
+from engine.backends.native import library
+from engine.backends.native.compiling import build, levels
 from tests.engine.backends.native.emulated import PROGRAMS, emulated
 
 NATIVE = "-march=native"

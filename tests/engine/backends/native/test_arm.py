@@ -11,23 +11,23 @@ import torch
 
 from contracts.errors import NativeError
 from engine.backends import choice
-from engine.backends.native.build import NATIVE_TARGET, native_target
-from engine.backends.native.linear import NativeLinear, prove
+from engine.backends.native.compiling.build import NATIVE_TARGET, native_target
+from engine.backends.native.linear_layers.linear import NativeLinear, prove
+from tests.engine.backends.native.compiling.test_levels import at_a_wall
 from tests.engine.backends.native.emulated import emulated
 from tests.engine.backends.native.levels import ARM_LEVELS, library_of
+from tests.engine.backends.native.linear_layers.test_experts import test_it_equals_the_formula as check_experts
+from tests.engine.backends.native.linear_layers.test_experts import (
+    test_quantized_weights_are_what_they_stand_for as check_quantized_experts,
+)
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_attention import LIMITS as ATTENTION_LIMITS
 from tests.engine.backends.native.test_attention import ODD, attended
 from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm
 from tests.engine.backends.native.test_elementwise import test_gate as check_gate
 from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
-from tests.engine.backends.native.test_experts import test_it_equals_the_formula as check_experts
-from tests.engine.backends.native.test_experts import (
-    test_quantized_weights_are_what_they_stand_for as check_quantized_experts,
-)
 from tests.engine.backends.native.test_layers import PLANS
 from tests.engine.backends.native.test_layers import test_two_calls_a_layer_equal_its_operators as check_layers
-from tests.engine.backends.native.test_levels import at_a_wall
 from tests.engine.backends.reference.test_latent_attention import (
     test_native_attention_equals_the_definition as check_latent_attention,
 )

@@ -10,7 +10,7 @@ from engine.backends.native import latent_forms, layers
 from engine.backends.native.attention import NativeAttentionStep
 from engine.backends.native.backend import NativeBackend
 from engine.backends.native.latent_forms import LatentForms
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.backends.native.linears import NativeLinears
 from engine.engine import Engine
 from engine.model.batch import build_batch

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.quantized import Quantized, Weight
 from tests.engine.backends.native.measures import random, relative_error
 from tests.engine.backends.native.quantized_weights import KINDS, in_int8, quantized_weight

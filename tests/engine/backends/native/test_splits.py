@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.quantized import Weight, columns
 from engine.parallel.sums import SumOrder, split_sum, tree_sum
 from tests.engine.backends.native.measures import random

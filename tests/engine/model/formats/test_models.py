@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contracts.errors import ConfigError, ModelError
-from engine.backends.native import build as compiling
+from engine.backends.native.compiling import build as compiling
 from engine.model.formats.registry import format_of
 from engine.model.open_checkpoint import open_checkpoint
 from engine.plan import PromptRows, StepPlan, Work

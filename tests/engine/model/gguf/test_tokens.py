@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints.gguf.unpacking import unpacked
 from contracts.errors import ModelError, OptionError
-from engine.backends.native.build import build
+from engine.backends.native.compiling.build import build
 from tests.engine.drive import answers
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.gguf_files import dequantized, write_gguf

@@ -9,8 +9,8 @@ import platform
 from pathlib import Path
 
 from contracts.errors import NativeError
-from engine.backends.native.build import TARGET_VARIABLE, build, cache, compiler, processor, source_digest
-from engine.backends.native.levels import LEVELS, Level, runnable
+from engine.backends.native.compiling.build import TARGET_VARIABLE, build, cache, compiler, processor, source_digest
+from engine.backends.native.compiling.levels import LEVELS, Level, runnable
 from infra.config.operators import OPERATORS_VARIABLE
 
 LOG = logging.getLogger(__name__)

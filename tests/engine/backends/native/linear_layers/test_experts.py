@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from engine.backends.native.experts import MAX_EXPERTS, ExpertsBuffers, NativeExperts, layer_arguments
+from engine.backends.native.linear_layers.experts import MAX_EXPERTS, ExpertsBuffers, NativeExperts, layer_arguments
 from engine.backends.native.linears import NativeLinears
 from engine.backends.reference.elementwise import gated
 from engine.backends.reference.linear import ReferenceLinears

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.native.build import processor
-from engine.backends.native.levels import LEVELS, runnable
+from engine.backends.native.compiling.build import processor
+from engine.backends.native.compiling.levels import LEVELS, runnable
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 MACHINE_LEVELS = [level for level in LEVELS if level.machine == platform.machine()]
 HERE = runnable(LEVELS, platform.machine(), processor())
 Baton = Callable[..., subprocess.CompletedProcess[str]]

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import torch
 
-from engine.backends.native.linear import NativeLinear, prove
+from engine.backends.native.linear_layers.linear import NativeLinear, prove
 from engine.model.config import Activation
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.test_elementwise import test_add_norm as check_add_norm

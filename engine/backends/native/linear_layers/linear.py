@@ -8,7 +8,7 @@ from torch import Tensor
 
 from contracts.errors import NativeError
 from engine.backends.native.library import DTYPE_CODES, LinearArguments
-from engine.backends.native.parts import joined, packed
+from engine.backends.native.linear_layers.parts import joined, packed
 from engine.model.quantized import Form, Quantized, Weight, dequantized
 from engine.parallel.sums import WHOLE, SumOrder
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contracts.errors import BatonError, ConfigError, NativeError
-from engine.backends.native.build import compile_library, compiler, machine_of, processor, source_digest
-from engine.backends.native.levels import LEVELS, Level, runnable
-from engine.backends.native.prebuilt import digest_of, directory, library_of
+from engine.backends.native.compiling.build import compile_library, compiler, machine_of, processor, source_digest
+from engine.backends.native.compiling.levels import LEVELS, Level, runnable
+from engine.backends.native.compiling.prebuilt import digest_of, directory, library_of
 from infra.cli import parse_or_exit
 from infra.config.operators import OperatorsConfig
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import NativeError
-from engine.backends.native import build as module
-from engine.backends.native.build import build
+from engine.backends.native.compiling import build as module
+from engine.backends.native.compiling.build import build
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (sources / "two.c").write_text(
         '#include "shared.h"\n__attribute__((visibility("default"))) int two(void) { return 2 * one(); }\n'
     )
-    monkeypatch.setattr(module, "__file__", str(sources.parent / "build.py"))
+    monkeypatch.setattr(module, "__file__", str(sources.parent / "compiling" / "build.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     return tmp_path / "baton"

@@ -14,7 +14,7 @@ from engine.backends.native.library import (
     LinearArguments,
     RouterArguments,
 )
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.config import ExpertsMLP
 from engine.model.layers.experts import ExpertsWeights
 from engine.model.layers.ranks import RankExperts, SummedLinear

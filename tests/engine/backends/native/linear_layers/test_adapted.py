@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.backends.native.adapted import NativeAdapted
+from engine.backends.native.linear_layers.adapted import NativeAdapted
 from engine.model.layers.adapted import AdapterRows, Adapting, Expansion, LowRank, StepAdapters
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from contracts.messages.sampling import Sampling
-from engine.backends.native.adjuster import NativeAdjuster
+from engine.backends.native.sampling.adjuster import NativeAdjuster
 from engine.backends.reference.adjuster import ReferenceAdjuster
 from engine.constraints import Masks
 from engine.plan import Work

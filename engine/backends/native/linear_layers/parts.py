@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from engine.backends.native.huge_pages import HugePages
 from engine.backends.native.library import DTYPE_CODES, QUANTIZED_CODES, LinearArguments
+from engine.backends.native.linear_layers.huge_pages import HugePages
 from engine.model.quantized import Quantized, Weight, dequantized, stacked
 from engine.parallel.sums import SumOrder
 

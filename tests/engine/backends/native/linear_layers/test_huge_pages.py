@@ -4,7 +4,7 @@ import gc
 
 import torch
 
-from engine.backends.native.huge_pages import CACHE_LINE_BYTES, MAPPING_BYTES, HugePages
+from engine.backends.native.linear_layers.huge_pages import CACHE_LINE_BYTES, MAPPING_BYTES, HugePages
 
 
 def test_pieces_begin_at_a_line_and_do_not_overlap() -> None:

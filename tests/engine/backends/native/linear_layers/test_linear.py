@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from engine.backends.native.linear import NativeLinear
+from engine.backends.native.linear_layers.linear import NativeLinear
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 
 SIZES = [(1, 1), (7, 3), (16, 256), (17, 257), (63, 63), (64, 1), (129, 1535), (960, 576)]

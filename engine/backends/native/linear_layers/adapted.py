@@ -15,8 +15,8 @@ from engine.backends.native.library import (
     LoraArguments,
     LoraExpansionArguments,
 )
-from engine.backends.native.linear import NativeLinear
-from engine.backends.native.parts import CPU_DEVICE
+from engine.backends.native.linear_layers.linear import NativeLinear
+from engine.backends.native.linear_layers.parts import CPU_DEVICE
 from engine.model.layers.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
 from engine.model.quantized import Weight
 from engine.parallel.sums import WHOLE, SumOrder

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.backends.adjusting.recent import Recent
 from engine.backends.adjusting.row_changes import RowChange, RowChanges
-from engine.backends.native.token_counts import Listed, TokenCounts
+from engine.backends.native.sampling.token_counts import Listed, TokenCounts
 from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import Work

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.native.build import build, processor, source_digest
-from engine.backends.native.levels import LEVELS, runnable
-from engine.backends.native.prebuilt import choose_library, digest_of
+from engine.backends.native.compiling.build import build, processor, source_digest
+from engine.backends.native.compiling.levels import LEVELS, runnable
+from engine.backends.native.compiling.prebuilt import choose_library, digest_of
 from infra.config.operators import OPERATORS_VARIABLE
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 LEAST = runnable(LEVELS, platform.machine(), processor())[-1]
 PROVES = """
 from engine.backends.native.library import load
-from engine.backends.native.linear import prove
+from engine.backends.native.linear_layers.linear import prove
 prove(load())
 """
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from contracts.errors import NativeError
-from engine.backends.native.levels import LEVELS, runnable
+from engine.backends.native.compiling.levels import LEVELS, runnable
 from infra.config.operators import OPERATORS_VARIABLE
 
 COMPILER_NAMES = ("cc", "gcc", "clang")
@@ -61,7 +61,7 @@ def source_digest(target: Sequence[str]) -> str:
 
 
 def _sources(*suffixes: str) -> list[Path]:
-    return sorted(path for path in (Path(__file__).parent / "csrc").iterdir() if path.suffix in suffixes)
+    return sorted(path for path in (Path(__file__).parent.parent / "csrc").iterdir() if path.suffix in suffixes)
 
 
 def chosen_target() -> tuple[str, ...]:

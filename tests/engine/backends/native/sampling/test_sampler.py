@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from contracts.messages.sampling import Sampling
-from engine.backends.native.sampler import NativeSampler
+from engine.backends.native.sampling.sampler import NativeSampler
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 from tests.engine.backends.native.measures import random
