@@ -38,7 +38,7 @@ class GatewayAddress(NamedTuple):
     def endpoint(self) -> CompletionsClient:
         """Makes a client. Raises `GatewayError` for an invalid URL, key or certificate."""
         try:
-            key = read_key(self.key_file, "--api-key-file")
+            key = read_key(self.key_file)
         except ConfigError as error:
             raise GatewayError(str(error)) from None
         return CompletionsClient(self.url, "--gateway", MAX_SILENCE_S, key, self.cert)

@@ -18,6 +18,7 @@ from contracts.slo import parse_objective
 from infra.keys.api_key import KeyRecord
 
 KEYS_OPTION = "--api-keys"
+KEY_FILE_OPTION = "--api-key-file"
 MAX_KEYS = 100_000
 MAX_FILE_BYTES = 64 << 20
 
@@ -48,16 +49,16 @@ def read_keys(path: Path) -> list[KeyRecord]:
     return keys
 
 
-def read_key(path: str, option: str) -> str:
-    """Returns the only key in a file; empty for an empty path. Raises `ConfigError` that names `option`."""
+def read_key(path: str) -> str:
+    """Returns the only key in a client's file; empty for an empty path. Raises `ConfigError`."""
     if not path:
         return ""
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        raise ConfigError(option, path, "cannot be read") from None
+        raise ConfigError(KEY_FILE_OPTION, path, "cannot be read") from None
     if not text or not text.isprintable() or " " in text:
-        raise ConfigError(option, path, "is no file with a key, alone on its line")
+        raise ConfigError(KEY_FILE_OPTION, path, "is no file with a key, alone on its line")
     return text
 
 

@@ -49,6 +49,6 @@ def figure_of_meminfo(meminfo: Path, name: str) -> int | None:
     return next((int(figure.split()[0]) << 10 for label, _, figure in lines if label.split()[-1:] == [name]), None)
 
 
-def out_of_memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+def out_of_memory_kills() -> int:
     """Returns the number of processes killed for lack of memory since the boot, in any control group."""
-    return figure_in(vmstat, "oom_kill")
+    return figure_in(Path("/proc/vmstat"), "oom_kill")

@@ -1,7 +1,6 @@
 """What a launcher tells a process that it starts, by its environment: the service's name, and its earlier lives."""
 
 import os
-from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -20,8 +19,8 @@ class SupervisedLife(Struct, frozen=True):
         return {NAME_VARIABLE: self.name, RESTARTS_VARIABLE: str(self.restarts)}
 
 
-def own_life(environment: Mapping[str, str] = os.environ) -> SupervisedLife:
+def own_life() -> SupervisedLife:
     """Returns what this process was told. A malformed number counts as no restart."""
-    restarts = environment.get(RESTARTS_VARIABLE, "")
-    name = environment.get(NAME_VARIABLE, "")[:MAX_NAME_CHARS]
+    restarts = os.environ.get(RESTARTS_VARIABLE, "")
+    name = os.environ.get(NAME_VARIABLE, "")[:MAX_NAME_CHARS]
     return SupervisedLife(name, int(restarts) if restarts.isdecimal() else 0)

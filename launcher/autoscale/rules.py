@@ -36,7 +36,7 @@ class Rules(Struct, frozen=True):
     down: float = 300.0  # least s between a change and a removal, and of a load that fewer workers could serve
 
 
-def parse_rules(text: str, slo: SLO, key: str = "--autoscale") -> Rules:
+def parse_rules(text: str, slo: SLO) -> Rules:
     """Parses `prefill=1:4,decode=1:8`, or one of both, and optional `up=30s,down=300s`. Raises `ConfigError`.
 
     Example: parse_rules("decode=1:8", slo).bounds == {"decode": Bounds(1, 8)}
@@ -47,13 +47,13 @@ def parse_rules(text: str, slo: SLO, key: str = "--autoscale") -> Rules:
         if (found := _BOUNDS_REGEX.fullmatch(part)) and found[1] not in bounds:
             least, most = int(found[2]), int(found[3])
             if not 1 <= least <= most <= MAX_WORKERS_PER_ROLE:
-                raise ConfigError(key, text, _EXPECTED_TEXT)
+                raise ConfigError("--autoscale", text, _EXPECTED_TEXT)
             bounds[found[1]] = Bounds(least, most)
         elif (found := _WAIT_REGEX.fullmatch(part)) and found[1] not in waits:
             waits[found[1]] = float(found[2])
         else:
-            raise ConfigError(key, text, _EXPECTED_TEXT)
+            raise ConfigError("--autoscale", text, _EXPECTED_TEXT)
     rules = Rules(bounds, slo, **waits)
     if not bounds or rules.up <= 0 or rules.down < rules.up:
-        raise ConfigError(key, text, f"{_EXPECTED_TEXT}, where down is no shorter than up")
+        raise ConfigError("--autoscale", text, f"{_EXPECTED_TEXT}, where down is no shorter than up")
     return rules

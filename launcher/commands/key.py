@@ -14,7 +14,7 @@ from contracts.kinds import FilePath
 from contracts.slo import parse_objective
 from infra.cli import parse
 from infra.keys.api_key import NAME_PATTERN, KeyOptions, KeyRecord, make_key
-from infra.keys.key_file import change_keys, read_keys
+from infra.keys.key_file import KEYS_OPTION, change_keys, read_keys
 from launcher.instance.state_directory import state_directory
 
 HELP = """\
@@ -34,7 +34,6 @@ Examples:
 The file is {path}, or any other that --api-keys names. It has hashes of the keys, so that
 its readers cannot use them. `./baton key new --help` lists the options of a key.
 """
-API_KEYS_OPTION = "--api-keys"
 KeyPath = Annotated[FilePath, Meta(description="file of the keys; empty: this user's own, in ~/.local/state/baton")]
 
 
@@ -91,7 +90,7 @@ def new(arguments: Sequence[str]) -> None:
     change_keys(path, added, create=True)
     print(made.text)
     words = f"The key of {name} ({made.record.owner}) is above, and will not be shown again."
-    served = f"./baton up {API_KEYS_OPTION} {shlex.quote(str(path))}"
+    served = f"./baton up {KEYS_OPTION} {shlex.quote(str(path))}"
     print(f"{words} It is valid where {path} is served: {served}", file=sys.stderr)
 
 

@@ -53,9 +53,9 @@ def answers(url: str, seconds: float = PROBE_TIMEOUT_S) -> bool:
         connection.close()
 
 
-def watch_http(url: str, waiting: str) -> Watch:
-    """Observes an HTTP server: ready when `url` answers 200, before that in stage `waiting`."""
-    return lambda: Status(READY_STAGE, 100.0) if answers(url) else Status(waiting)
+def watch_http(url: str) -> Watch:
+    """Observes a gateway's HTTP server: ready when `url` answers 200, before that it waits for workers."""
+    return lambda: Status(READY_STAGE, 100.0) if answers(url) else Status("waiting for the workers")
 
 
 def watch_redis(path: Path) -> Watch:

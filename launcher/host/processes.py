@@ -112,7 +112,7 @@ class Processes:
         shared = new_epoch() if service.replicas > 1 else ""
         unloaded = str(self._run / UNLOADED_FILE) if self._config.idle_unload else ""
         place = replace(self._place, own_keys=own_keys, share_port=shared, unloaded_file=unloaded)
-        serves = watch_http(f"{self._url}{service.probes.ready}", "waiting for the workers")
+        serves = watch_http(f"{self._url}{service.probes.ready}")
         made = [process(service, name, place, self._run) for name in service.names]
         return [dataclasses.replace(each, watch=watch_both(each.watch, serves)) for each in made]
 

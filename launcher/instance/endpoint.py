@@ -23,9 +23,9 @@ class ClientEndpoint(NamedTuple):
 
 def endpoint_of(url: str, instance: Instance | None, api_key_file: str, cert: str) -> ClientEndpoint:
     """Joins the options with what is known of a running `instance`. Raises `ConfigError` for an unusable key file."""
-    key = read_key(api_key_file, "--api-key-file") or os.environ.get("BATON_API_KEY", "")
+    key = read_key(api_key_file) or os.environ.get("BATON_API_KEY", "")
     if instance is not None:
-        key, cert = key or read_key(instance.key_file, "--api-key-file"), cert or instance.cert
+        key, cert = key or read_key(instance.key_file), cert or instance.cert
     return ClientEndpoint(url, key, cert)
 
 

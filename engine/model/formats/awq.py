@@ -33,7 +33,7 @@ class Awq(Plain):
         outputs, inputs = shape
         refuse_indivisible(self.model, name, "outputs", outputs, 8)
         codes = stored.packed(f"{name}.qweight", (inputs, outputs // 8), "I32")
-        group = group_in(stored, self.model, f"{name}.scales", 0, self.group, inputs)
+        group = group_in(stored, self.model, f"{name}.scales", self.group, inputs)
         refuse_indivisible(self.model, name, "inputs", inputs, group)
         scales = stored.tensor(f"{name}.scales", (inputs // group, outputs))
         zeros = stored.packed(f"{name}.qzeros", (inputs // group, outputs // 8), "I32")

@@ -50,7 +50,7 @@ class Gptq(Plain):
         refuse_indivisible(self.model, name, "inputs", inputs, in_word)
         refuse_indivisible(self.model, name, "outputs", outputs, in_word)
         words = stored.packed(f"{name}.qweight", (inputs // in_word, outputs), "I32")
-        group = group_in(stored, self.model, f"{name}.scales", 0, packing.group, inputs)
+        group = group_in(stored, self.model, f"{name}.scales", packing.group, inputs)
         groups = -(-inputs // group)
         scales = stored.tensor(f"{name}.scales", (groups, outputs))
         zeros = stored.packed(f"{name}.qzeros", (groups, outputs // in_word), "I32")

@@ -31,16 +31,16 @@ def integers(codes: Tensor, zeros: Tensor, scales: Tensor, group: int, bits: int
     return Quantized("int8", values, scales, group, offsets=-zeros * scales if zeros.any() else None, order=order)
 
 
-def group_in(stored: StoredTensors, model: str, name: str, axis: int, group: int, inputs: int) -> int:
-    """Returns how many inputs share a scale of the tensor `name`, whose `axis` counts groups.
+def group_in(stored: StoredTensors, model: str, name: str, group: int, inputs: int) -> int:
+    """Returns how many inputs share a scale of the tensor `name`, `[groups, out]`.
 
     Raises `ModelError` if the number of groups contradicts `group`.
     """
     size = inputs if group == WHOLE_ROW_GROUP else min(group, inputs)
     shape, groups = stored.shape(name), -(-inputs // size)
-    if len(shape) == 2 and shape[axis] != groups:
+    if len(shape) == 2 and shape[0] != groups:
         made = f"the config's group_size {group} makes {groups} of {inputs} inputs"
-        raise ModelError(f"{model}: {name} has shape {list(shape)}, hence {shape[axis]} groups, and {made}")
+        raise ModelError(f"{model}: {name} has shape {list(shape)}, hence {shape[0]} groups, and {made}")
     return size
 
 

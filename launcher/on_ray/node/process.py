@@ -104,7 +104,7 @@ def _watch_gateway(status_file: Path, path: str) -> Watch:
         status = read_status(status_file)
         if status is None or status.stage != READY_STAGE:
             return status
-        return watch_http(f"{status.address}{path}", "waiting for the workers")()
+        return watch_http(f"{status.address}{path}")()
 
     return watch
 
