@@ -1,4 +1,4 @@
-"""A loaded model with what it computes on: the state that steps share."""
+"""A loaded model, its KV pool and its backend: the state that steps share."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,4 @@ class Engine:
     peers: Peers = field(default=NO_PEERS, kw_only=True)  # of rank 0
     rank_pools: RankPools | None = field(default=None, kw_only=True)  # all ranks' pools as one; None: of one rank
     pooler: Pooler | None = field(default=None, kw_only=True)  # None: tokens are drawn
-    follower: KVProposer | None = field(
-        default=None, kw_only=True
-    )  # proposer with KV behind that of the model's layers
+    follower: KVProposer | None = field(default=None, kw_only=True)  # proposer whose KV is behind the model's

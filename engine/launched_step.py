@@ -1,4 +1,4 @@
-"""A step whose result is on its way to the host, and what its sampled tokens come to once they are there."""
+"""A step whose result is on its way to the host, and the valid draws in that result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

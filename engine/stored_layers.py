@@ -1,6 +1,7 @@
 """Tells which layers' KV of a step is stored, so that a handoff can read it before the step ends.
 
-With several ranks, a layer counts as stored when all of them have stored it: they have met since, in a sum or else.
+With several ranks, a layer counts as stored when all ranks have stored it: they have met since then, in a sum, or by
+`meet`.
 """
 
 from engine.backends.base import OnLayer
@@ -24,14 +25,14 @@ class StoredLayers:
         return len(self._groups)
 
     def stored(self, plan: StepPlan, layer: int) -> None:
-        """Takes that this rank has stored a layer's KV."""
+        """Records that this rank has stored a layer's KV."""
         if not self._group.is_cut:
             self._tell(plan, layer)
         elif layer:  # the layer before ended in a sum, so that all ranks have stored it
             self._tell(plan, layer - 1)
 
     def end(self, plan: StepPlan, last: int, *, is_summed: bool) -> None:
-        """Takes that all ranks have stored the `last` layer; without a sum behind it, they have not met yet."""
+        """Records that the step has stored its `last` layer; without a sum behind that layer, the ranks meet first."""
         if self._group.is_cut:
             if not is_summed:
                 self._group.collective.meet()

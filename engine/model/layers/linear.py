@@ -28,9 +28,9 @@ class Experts(Protocol):
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """Sums `shares[t, i] * expert(chosen[t, i])(x[t])` over the experts that token t uses.
 
-        `chosen` is int32 and `shares` fp32, both `[tokens, used]`, contiguous. A token's experts differ, but that the
-        number of experts stands for an expert of another rank, which is left out. A row's result depends on that row
-        only.
+        `chosen` is int32 and `shares` fp32, both `[tokens, used]`, contiguous. A token's experts differ from each
+        other; the number `experts` stands for an expert of another rank, which is left out. A row's result depends on
+        that row only.
         """
         ...
 
@@ -77,7 +77,7 @@ class Linears(Protocol[AnyLinear]):
         adapting: Adapting | None = None,
         order: SumOrder = WHOLE,
     ) -> AnyLinear:
-        """Makes one layer of several, whose outputs lie side by side.
+        """Makes one layer from the weights of several; their outputs lie side by side.
 
         `weights` are as the checkpoint has them, in any float format or quantized, of one form or of several; `bias`
         `[out of all]` is in the model's. With `adapting`, it is `Adaptable`, and each step's adapters are set there.
