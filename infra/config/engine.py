@@ -52,6 +52,14 @@ class WidthOptions(Struct, frozen=True, kw_only=True):
         """Returns the ranks that a worker of this role should have; 0: as many as hold the weights and a request."""
         return (self.prefill_tp if role == "prefill" else self.decode_tp) or self.tensor_parallel
 
+    def widths_by_option(self) -> dict[str, int]:
+        """Returns the width that each option gives, by the option's name; 0: none."""
+        return {
+            "--tensor-parallel": self.tensor_parallel,
+            "--prefill-tp": self.prefill_tp,
+            "--decode-tp": self.decode_tp,
+        }
+
 
 class MemoryOptions(WidthOptions, frozen=True, kw_only=True):
     """Memory of a worker, real or simulated."""

@@ -65,11 +65,7 @@ def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
 
 def refuse_wider(engine: EngineOptions, most: int, where: str) -> None:
     """Raises `ConfigError` for a width above the `most` GPUs that one host has; `where`: words for that host."""
-    for option, width in (
-        ("--tensor-parallel", engine.tensor_parallel),
-        ("--prefill-tp", engine.prefill_tp),
-        ("--decode-tp", engine.decode_tp),
-    ):
+    for option, width in engine.widths_by_option().items():
         if width > most:
             why = f"all ranks of a worker are on one host, and {where} has {most} GPU{'' if most == 1 else 's'}"
             raise ConfigError(option, width, f"{why}: widths across hosts and pipeline parallelism are not offered")

@@ -71,9 +71,7 @@ class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
         if self.host_kv_memory and not self.host_gb_per_s:
             raise ConfigError("--host-kv-memory", self.host_kv_memory, "with --costs it needs --host-gb-per-s")
         known_by_roofline = {
-            "--tensor-parallel": self.tensor_parallel,
-            "--prefill-tp": self.prefill_tp,
-            "--decode-tp": self.decode_tp,
+            **self.widths_by_option(),
             "--lora": ",".join(self.lora),
             "--speculation": self.proposing not in ("none", "ngram") and self.speculation,
         }
@@ -82,12 +80,7 @@ class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
                 raise ConfigError(option, value, "cannot be used with --costs, whose steps were measured without it")
 
     def _check_widths(self, prefill: int) -> None:
-        widths = {
-            "--tensor-parallel": self.tensor_parallel,
-            "--prefill-tp": self.prefill_tp,
-            "--decode-tp": self.decode_tp,
-        }
-        for option, width in widths.items():
+        for option, width in self.widths_by_option().items():
             if width and width not in WIDTHS:
                 raise ConfigError(option, width, f"expected one of {', '.join(map(str, WIDTHS))}")
         if self.prefill_tp and not prefill:
