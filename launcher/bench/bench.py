@@ -10,22 +10,13 @@ from contracts.errors import BatonError, ConfigError, GatewayError
 from infra.cli import parse
 from infra.redis.records import WorkerRecord
 from launcher.bench.calibration import calibrate, workers_of
-from launcher.bench.html_report import SweptCurve, write_comparison, write_html
+from launcher.bench.html_report import write_comparison
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
-from launcher.bench.rates import (
-    ALL_ANSWERED,
-    BAD_INPUT,
-    INTERRUPTED,
-    SOME_FAILED,
-    sweep,
-    write_json,
-    write_report,
-)
+from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, sweep, write_json, write_single
 from launcher.bench.run import BenchRun
 from launcher.instance.endpoint import ClientEndpoint, endpoint_of, running_instance
 from launcher.stages import StageDisplay
-from workloads.goodput import Trial
 from workloads.report import REPORT_FORM, Report
 from workloads.table import comparison, table
 
@@ -96,6 +87,4 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     stages.settle()
     _calibrate(config, endpoint, model, before)
     print("\n".join(table(report)))
-    write_report(config.json, report)
-    write_html(config.html, machine(), [SweptCurve("", [Trial(config.rate, report, config.share)])])
-    return INTERRUPTED if report.interrupted else SOME_FAILED if report.errors else ALL_ANSWERED
+    return write_single(config, report, machine())

@@ -32,7 +32,7 @@ def trial_seconds(config: LoadOptions, rate: float) -> float:
 
 
 def sweep(
-    config: AnyLoad, measure: Callable[[AnyLoad, float], Trial], settle: Callable[[], None], measured_on: str = ""
+    config: AnyLoad, measure: Callable[[AnyLoad, float], Trial], settle: Callable[[], None], measured_on: str
 ) -> int:
     """Measures each length of prompts at each rate, writes --json and --html, and returns the exit status."""
     curves = list[SweptCurve]()
@@ -47,6 +47,14 @@ def sweep(
     trials = [trial for curve in curves for trial in curve.trials]
     write_report(config.json, [RatedReport(trial.rate, trial.report) for trial in trials])
     write_html(config.html, measured_on, curves)
+    return exit_status(trials)
+
+
+def write_single(config: LoadOptions, report: Report, measured_on: str) -> int:
+    """Writes the --json and the --html of one load, and returns the exit status. Raises `ConfigError`."""
+    trials = [Trial(config.rate, report, config.share)]
+    write_report(config.json, report)
+    write_html(config.html, measured_on, [SweptCurve("", trials)])
     return exit_status(trials)
 
 

@@ -22,9 +22,8 @@ from infra.redis.records import Role
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import parse_rules
 from launcher.bench.calibration import read_calibration
-from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
-from launcher.bench.rates import BAD_INPUT, exit_status, sweep, trial_seconds, write_report
+from launcher.bench.rates import BAD_INPUT, sweep, trial_seconds, write_single
 from launcher.options import ScalingBounds
 from launcher.simulating.devices import DeviceOptions, RooflineWorkers, calibrated_device
 from launcher.simulating.features import FeatureOptions
@@ -187,7 +186,11 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageD
     gpus = f", {width} GPUs each" if (width := deployment.device.gpus) > 1 else ""
     print(f"simulated: {workers}{gpus}, {pool} tokens of KV each; a step lasts {steps}", flush=True)
     if config.find_goodput or config.sweep:
-        return sweep(config, lambda at_length, rate: _trial(at_length, deployment, rate, stages), stages.settle)
+
+        def trial(at_length: SimulateConfig, rate: float) -> Trial:
+            return _trial(at_length, deployment, rate, stages)
+
+        return sweep(config, trial, stages.settle, "simulated")
     simulation = DeploymentSimulation(deployment)
     load = simulated_load(config, simulation, stages)
     report = load.report
@@ -196,9 +199,7 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageD
     if simulation.scaling is not None:
         hours = simulation.fleet.paid_s(report.seconds) / 3600
         print(f"workers   {hours:.3g} worker-hours, {simulation.scaling.changes} changes by --autoscale")
-    write_report(config.json, report)
-    write_html(config.html, "simulated", [SweptCurve("", [Trial(config.rate, report, config.share)])])
-    return exit_status([Trial(config.rate, report, config.share)])
+    return write_single(config, report, "simulated")
 
 
 def _of_key(name: str, found: Report) -> str:
