@@ -106,7 +106,7 @@ def words(config: Struct) -> list[str]:
 
 
 def flat_values(config: Struct) -> dict[str, Any]:
-    """Returns the values by field, those of the structs in it among them."""
+    """Returns the values by field, including the fields of nested structs."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(config):
         value = getattr(config, field.name)

@@ -162,7 +162,7 @@ def _shrink(
     a = tl.multiple_of(tl.load(entry).to(x.dtype), 16)
     row = tl.load(rows + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     depth = tl.arange(0, DEPTH)
-    # Padding rows of a tile, and ranks behind the last, read what is there, and are not used.
+    # Padding rows of a tile read row 0, ranks behind the last read rank 0, and neither result is used.
     here = x + (tl.where(row >= 0, row, 0) * inputs)[:, None] + depth[None, :]
     there = a + (tl.where(rank < ranks, rank, 0) * inputs)[None, :] + depth[:, None]
     each = tl.cdiv(tl.cdiv(inputs, DEPTH), tl.num_programs(2)) * DEPTH

@@ -1,4 +1,4 @@
-"""Looks at what devices are doing, at short intervals, instead of waiting for it."""
+"""Checks at short intervals whether devices have done their work, instead of waiting for them."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -7,9 +7,9 @@ LOOK_PAUSE_S = 0.0002
 
 
 class DeviceLooks:
-    """Acts when a device has done something, in the order in which that was begun.
+    """Calls back when a device has done a piece of work, in the order in which the work was begun.
 
-    The granted blocks bound what is under way.
+    The granted blocks bound the work under way.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class DeviceLooks:
         return key in self._under_way
 
     def when(self, key: Hashable, done: Callable[[], bool], act: Callable[[], None]) -> None:
-        """Calls `act` when `done` is true, at once if it is; `key` names this while it is under way."""
+        """Calls `act` when `done` is true, perhaps at once; `key` names the work while it is under way."""
         assert key not in self._under_way
         if not self._under_way and done():
             act()
@@ -44,7 +44,7 @@ class DeviceLooks:
             act()
 
     def close(self) -> None:
-        """Forgets what is under way."""
+        """Forgets all work under way."""
         self._under_way.clear()
         if self._timer is not None:
             self._timer.cancel()

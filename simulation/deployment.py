@@ -1,4 +1,4 @@
-"""Describes what is simulated: workers of one kind of device, their memory and steps, and the links between them."""
+"""Describes a simulated deployment: workers, their devices' memory and steps, and the links between them."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""A simulated worker on GPUs that were not measured: its steps last what their data sheets say, times a factor."""
+"""A simulated worker on GPUs that were not measured: its steps last as their data sheets predict, times a factor."""
 
 from pricing.roofline.capacity import Capacity
 from pricing.step_costs.steps import StepWork

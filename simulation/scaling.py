@@ -1,4 +1,4 @@
-"""Adds and removes simulated workers while a load runs, as an autoscaler decides by what a gateway publishes."""
+"""Adds and removes simulated workers while a load runs, as an autoscaler decides from a gateway's standing."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

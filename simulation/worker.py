@@ -1,4 +1,4 @@
-"""A simulated worker: the real scheduler, block manager and role's policy, with steps that last what a device says."""
+"""A simulated worker: the real scheduler, block manager and role's policy, with steps as long as its device says."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +55,7 @@ class SimulatedWorker:
         around: WorkerSurroundings,
         most_repeats: int = 1,
     ) -> None:
-        """`most_repeats`: decode steps that are one event at most."""
+        """`most_repeats`: largest number of decode steps that are one event."""
         self.epoch = epoch
         self.role = role
         self.device = device

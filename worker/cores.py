@@ -28,7 +28,7 @@ def _quotas(groups: ControlGroups) -> Iterator[int]:
             quota, period = (group / "cpu.max").read_text().split()
             yield ceil(int(quota) / int(period))
         except (OSError, ValueError):
-            continue  # no limit; `max` is none
+            continue  # `max`: no limit
     for group in groups.of_version_1("cpu"):
         quota_us, period_us = number_in(group / "cpu.cfs_quota_us", -1), number_in(group / "cpu.cfs_period_us", 0)
         if quota_us > 0 and period_us > 0:

@@ -168,7 +168,7 @@ class DeviceBytes:
         their_blocks: Sequence[int],
         launched: Callable[[Tensor, Tensor], list[Tensor]],
     ) -> DeviceDigest:
-        """Launches, behind what has filled `blocks`, what reads them; it takes both lists, and gives digests to add."""
+        """Calls `launched` with both lists, to enqueue reads of `blocks` after their writes; sums up its digests."""
         written = self._order.before(group, layer, blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             if written is not None:

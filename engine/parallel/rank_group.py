@@ -22,7 +22,7 @@ class Collective(Protocol):
     def room(self, numbers: int) -> Tensor | None:
         """Returns memory for this rank's fp32 part of the next sum, which other ranks read there.
 
-        None: there is none for so many numbers; `sum` takes the part from anywhere.
+        None: there is no such memory for this many numbers, and `sum` takes the part from any memory.
         """
         ...
 
@@ -39,7 +39,7 @@ class Collective(Protocol):
         ...
 
     def meet(self) -> None:
-        """Lets this rank go on when all ranks have come here, and what they did before is done."""
+        """Waits until all ranks have called this, and all that they did before is done."""
         ...
 
 

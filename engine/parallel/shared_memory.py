@@ -119,7 +119,7 @@ class SharedMemoryCollective:
         return received.view(tensor.shape)
 
     def meet(self) -> None:
-        """Waits until all ranks have come here."""
+        """Waits until all ranks have called this."""
         self._exchange(self._memory[:0], [0] * self._shard.ranks)
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class SharedMemoryCollective:
             each.close()
 
     def _next_slot(self) -> Tensor:
-        """Returns this rank's slot of the next exchange: all have read what was there."""
+        """Returns this rank's slot of the next exchange; all ranks have read its earlier content."""
         return self._slots[self._shard.rank, self._exchanges % SLOTS_OF_RANK]
 
     def _exchange(self, own: Tensor, counts: Sequence[int]) -> list[Tensor]:

@@ -61,7 +61,7 @@ class EncoderModel(Generic[TakenStep]):
         """Returns the output for padded texts: states `[texts, tokens, hidden]`, or `[texts, 1]` of a classifier."""
         mask = to_device(is_text.astype(np.int64), ids.device)
         padding = getattr(self._own.config, "pad_token_id", None) or 0
-        ids = torch.where(mask.bool(), ids, padding)  # some models find positions by what is no padding
+        ids = torch.where(mask.bool(), ids, padding)  # some models count positions over non-padding ids
         given = {"input_ids": ids, "attention_mask": mask}
         if self._separator is not None:
             ends = (ids == self._separator).long()

@@ -31,7 +31,7 @@ class OwnRun:
     kept: list[RecordedAttention]
     logits: Tensor  # [tokens of all texts, vocab]
     products: set[int]  # ids of the linear layers that were called; a model uses the weights of others directly
-    of_all_tokens: set[int]  # ids of those whose inputs always had one row for each token, unlike those of experts
+    of_all_tokens: set[int]  # ids of linear layers whose inputs always had a row for each token, unlike experts'
     widest: int  # terms of the longest sum in a product
 
 

@@ -50,7 +50,7 @@ class SaidShape(ItemShape[str, OllamaSaid]):
         try:
             arguments = msgspec.json.decode(text or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
-            return ()  # a call that was cut off is none
+            return ()  # a call that was cut off is left out
         return [OllamaSaid(tool_calls=[OllamaToolCall(function=OllamaFunctionCall(name=item, arguments=arguments))])]
 
 

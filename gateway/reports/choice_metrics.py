@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 _TOKEN_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))  # 1, 2, 5, 10 … 500,000
 _CHOICE_BUCKETS = (1, 2, 5, 10, 20)
-# s; vLLM's, which begin far above what a small model needs
+# In seconds: vLLM's bounds, the least of which is far above a small model's times.
 _SECOND_BUCKETS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 
 

@@ -186,7 +186,7 @@ class Discovery:
         """Connects to a worker; a failure concerns no other worker."""
         try:
             connection = WorkerConnection(self._context, self._keys, self._epoch, record, self._listener)
-        except zmq.ZMQError as error:  # an address that is none, or no descriptor is left
+        except zmq.ZMQError as error:  # the address is invalid, or no descriptor is left
             self._buried[record.epoch] = now + MAX_BURIED_S
             why = "%s worker %s at %r cannot be connected to: %s; it is tried again in %.0f s"
             log.warning(why, record.role, record.epoch, record.address, error, MAX_BURIED_S)

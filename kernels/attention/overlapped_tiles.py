@@ -78,7 +78,7 @@ def attend_overlapped(
     fading = tl.full([ROWS], 1.0, tl.float32)
     ahead = blocks_at(table, tl.minimum(first + TILE, end - TILE) + lanes, some, BLOCK)
     for start in tl.range(first, end, TILE, num_stages=STAGES):
-        # Behind the last tile, its own keys are multiplied once more, for nobody.
+        # Behind the last tile, its own keys are multiplied once more; nothing reads the result.
         next_tile = tl.minimum(start + TILE, end - TILE) + lanes
         last_tile = tl.maximum(start - TILE, first) + lanes
         keys = tile_at(pool, ahead, next_tile, dims, None, block_stride, BLOCK, DIM)

@@ -156,7 +156,7 @@ class Joining:
         return SocketChannel(transport, self._sockets(self.payload_address, offer), sealer, frame)
 
     def _pool(self, offer: Offer) -> PoolChannel:
-        """Asks to be let into the pool. Blocks pass as they are, or not so."""
+        """Asks to be let into the pool. Raises `ValueError` if blocks would have to be converted."""
         if self._config.kv_codec != "none":
             raise ValueError("KV is compressed")
         if offer.pool != self._spec.fingerprint() or len(offer.counts) != len(self._spec.groups):

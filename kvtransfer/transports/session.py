@@ -144,7 +144,7 @@ class PayloadSession:
             raise MessageError("a descriptor that nobody waits for")
 
     def take_ring(self, descriptor: int) -> None:
-        """Maps the sender's ring. Raises `MessageError` for a second ring, or memory that is none."""
+        """Maps the sender's ring. Raises `MessageError` for a second ring, or memory that cannot be mapped."""
         if not self.ring_bytes or self.ring is not None:
             raise MessageError("a ring that nobody waits for")
         try:

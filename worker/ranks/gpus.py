@@ -1,4 +1,4 @@
-"""Gives each rank of a worker a GPU of its own: the first of those that the worker sees."""
+"""Gives each rank of a worker a GPU of its own, in the order in which the worker sees its GPUs."""
 
 import os
 from collections.abc import Mapping

@@ -49,7 +49,7 @@ class ModelNames(Struct, frozen=True, kw_only=True):
     embedding: str = "model.embed_tokens"
     layer: str = "model.layers.{}"  # prefix of a layer's tensors
     norm: str = "model.norm"
-    head: str = "lm_head"  # empty: there is none, and the states are the result
+    head: str = "lm_head"  # empty: the model has no head, and its states are the result
     of_layer: LayerNames = LayerNames()
     ignored: tuple[str, ...] = ()  # prefixes of tensors outside of the language model
     others: tuple["ModelNames", ...] = ()  # what other writers of such checkpoints call them
