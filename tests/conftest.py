@@ -56,7 +56,7 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Where two processes run the tests (pytest-xdist), each notes how many it leaves out."""
+    """Where several processes run the tests (pytest-xdist), each notes how many it leaves out."""
     output = getattr(items[0].config, "workeroutput", None) if items else None
     if output is not None:
         output["deselected"] = output.get("deselected", 0) + len(items)

@@ -24,7 +24,7 @@ def may_match(word: str, file: Path) -> bool:
 def mixed(files: Iterable[Path]) -> list[Path]:
     """Orders files so that files that wait for systems and files that compute lie evenly among each other.
 
-    Of two files that run at a time, one then mostly has a processor while the other waits.
+    Of three files that run at a time, one or two then mostly have a processor while another waits.
     """
     rooms: dict[bool, list[Path]] = {True: [], False: []}
     for file in dict.fromkeys(files):

@@ -1,14 +1,18 @@
-"""`baton test`: ruff, mypy, and then always pytest, so that the last line is pytest's closing line.
+"""`baton test`: ruff, and then always pytest with mypy beside it, so that the last line is pytest's closing line.
 
-With a selection of tests (`-k`, `-m`, a path) only pytest runs.
+mypy and a third process of tests take the time in which tests wait. With a selection of tests (`-k`, `-m`, a path)
+only pytest runs.
 """
 
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from launcher.devices.gpus import visible_gpus
 from launcher.options import ROOT
@@ -19,13 +23,16 @@ HELP = """./baton test [PYTEST OPTIONS]: runs ruff, mypy and pytest
 CHECKS = (
     ("ruff", ("ruff", "check", ".")),
     ("format", ("ruff", "format", "--check", ".")),
-    ("mypy", ("mypy", "--num-workers=auto")),
 )
-# Two files of tests at a time: more would take each other's memory and deadlines, on a GPU even two would.
-TWO_AT_A_TIME = ("-n", "auto", "--maxprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+MYPY = ("mypy", "--num-workers=auto")
+# Three files of tests at a time, of which one or two wait for a system: more would take each other's memory and
+# deadlines, on a GPU even two would.
+THREE_AT_A_TIME = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 # `./baton` sets PYTHONPATH, and mypy would take the packages on it for installed libraries. Without bytecode each
 # service that a test starts would compile the product again.
 UNSET_VARIABLES = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+NICENESS = 10
+"""How much mypy gives way to the tests, which have deadlines."""
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 
 
@@ -34,12 +41,16 @@ def run_tests(arguments: Sequence[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(HELP, end="")
         return 0
+    command = ("pytest", *(() if visible_gpus() else THREE_AT_A_TIME), *arguments)
     try:
-        statuses = [] if selects(arguments) else [_check(name, command) for name, command in CHECKS]
-        statuses.append(_run(("pytest", *(() if visible_gpus() else TWO_AT_A_TIME), *arguments)))
+        if selects(arguments):
+            return _run(command)
+        statuses = [_check(name, check) for name, check in CHECKS]
+        with beside("mypy", MYPY) as mypy:
+            statuses += [_run(command)]
+        return next((status for status in [*statuses, *mypy] if status), 0)
     except KeyboardInterrupt:
         return INTERRUPTED_STATUS
-    return next((status for status in statuses if status), 0)
 
 
 def selects(arguments: Sequence[str]) -> bool:
@@ -53,10 +64,49 @@ def selects(arguments: Sequence[str]) -> bool:
 def _check(name: str, command: Sequence[str]) -> int:
     started = time.monotonic()
     status = _run(command)
-    print(f"{name}: {'failed' if status else 'passed'} in {time.monotonic() - started:.1f} s", flush=True)
+    print(_outcome(name, status, started), flush=True)
     return status
 
 
+@contextmanager
+def beside(name: str, command: Sequence[str]) -> Iterator[list[int]]:
+    """Runs a check beside the work inside, and prints its output and its outcome when it ends.
+
+    Yields a list that holds the check's exit status once the context has ended, which waits for the check.
+    """
+    started = time.monotonic()
+    statuses: list[int] = []
+    with tempfile.TemporaryFile("w+") as output:
+        check = subprocess.Popen(_command(command), cwd=ROOT, env=_environment(), stdout=output, stderr=output)
+        os.setpriority(os.PRIO_PROCESS, check.pid, NICENESS)
+
+        def tell() -> None:
+            statuses.append(check.wait())
+            output.seek(0)
+            print(f"\n{output.read()}{_outcome(name, statuses[0], started)}", flush=True)
+
+        teller = threading.Thread(target=tell)
+        teller.start()
+        try:
+            yield statuses
+        except BaseException:
+            check.terminate()
+            raise
+        finally:
+            teller.join()
+
+
+def _outcome(name: str, status: int, started: float) -> str:
+    return f"{name}: {'failed' if status else 'passed'} in {time.monotonic() - started:.1f} s"
+
+
 def _run(command: Sequence[str]) -> int:
-    environment = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES}
-    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment).returncode
+    return subprocess.run(_command(command), cwd=ROOT, env=_environment()).returncode
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", *words]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES}
