@@ -316,6 +316,5 @@ def merged(one: Stages, other: Stages) -> Stages:
     Each worker measures its own part of a sequence's way, and samples share common work, so the larger figure of each
     field is the measured one.
     """
-    *first, way = structs.astuple(one)
-    *second, other_way = structs.astuple(other)
-    return Stages(*map(max, first, second), other_way or way)
+    larger = map(max, structs.astuple(one)[:-1], structs.astuple(other)[:-1])
+    return structs.replace(Stages(*larger), way=other.way or one.way)
