@@ -33,26 +33,28 @@ class RepeatedSteps:
         proposing_s: float = 0.0,
     ) -> None:
         self.plan = plan
-        self.count = count
         self.began = began
         self.proposing_s = proposing_s
         self._work = work  # of the first step
         self._told = 0
-        self._first_s = device.seconds(work) + beside_s + proposing_s
+        alone_s = device.seconds(work)
+        self._first_s = alone_s + beside_s + proposing_s
         self._growth_s = 0.0  # by which each step is longer than the one before
         self._pause_s = device.pause_s
         if count > 1:
             last = structs.replace(work, context=work.context + work.sequences * (count - 1))
-            self._growth_s = (device.seconds(last) - device.seconds(work)) / (count - 1)
+            self._growth_s = (device.seconds(last) - alone_s) / (count - 1)
+        self.end_behind(count)
+
+    def end_behind(self, count: int) -> None:
+        """Lets only this many steps run."""
+        self.count = count
+        self.next_at = self.ended_at(count)
+        """When the next step may begin, s."""
 
     @property
     def ends(self) -> float:
         return self.next_at - self._pause_s
-
-    @property
-    def next_at(self) -> float:
-        """When the next step may begin."""
-        return self.ended_at(self.count)
 
     @property
     def due(self) -> float:
@@ -68,7 +70,8 @@ class RepeatedSteps:
         """Ends the repetition behind the step that runs now; returns whether this is earlier than planned."""
         running = self.ended(now) + 1
         earlier = running < self.count
-        self.count = min(self.count, running)
+        if earlier:
+            self.end_behind(running)
         return earlier
 
     def ended(self, now: float) -> int:

@@ -20,7 +20,7 @@ class Timeline:
     def at(self, due: float, action: Callable[[], None]) -> None:
         """Plans an action; a time that has passed means now."""
         self._count += 1
-        heapq.heappush(self._planned, (max(due, self.now), self._count, action))
+        heapq.heappush(self._planned, (due if due > self.now else self.now, self._count, action))
 
     def first_at(self, due: float, action: Callable[[], None]) -> None:
         """Plans an action that comes before all others of its time. Only one such action may be planned at a time."""

@@ -163,7 +163,7 @@ class SimulatedWorker:
         """Ends the worker's life amid its work. Tokens of steps that have ended still reach the gateway."""
         step = self._step
         if step is not None and (computed := step.computed(self._timeline.now)):
-            step.count = computed
+            step.end_behind(computed)
             self._apply(step)
         self.alive = False
 
