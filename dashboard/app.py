@@ -9,16 +9,18 @@ import streamlit as st
 
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
-from dashboard import charts, details, history, markup, requests_markup, try_it, windows, workers_markup
-from dashboard.advice import advise
-from dashboard.advice import lately as seen_lately
+from dashboard import details, try_it, windows
 from dashboard.asking import GatewayAddress
-from dashboard.figures import judge, progress, rates, refused, sharing
-from dashboard.load_runs import load_runs
-from dashboard.palette import STAGE_COLOURS
+from dashboard.drawing import charts, markup, requests_markup, workers_markup
+from dashboard.drawing.palette import STAGE_COLOURS
 from dashboard.plan_page import plan_page
-from dashboard.source import Snapshot, Source
-from dashboard.trouble import trouble, unloaded
+from dashboard.reading import history
+from dashboard.reading.advice import advise
+from dashboard.reading.advice import lately as seen_lately
+from dashboard.reading.figures import judge, progress, rates, refused, sharing
+from dashboard.reading.load_runs import load_runs
+from dashboard.reading.source import Snapshot, Source
+from dashboard.reading.trouble import trouble, unloaded
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 

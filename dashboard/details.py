@@ -4,9 +4,11 @@ import streamlit as st
 
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE, Objective
-from dashboard import charts, details_markup, history, markup, windows
-from dashboard.badput import badput, tenants, what_if
-from dashboard.source import Snapshot, Source
+from dashboard import windows
+from dashboard.drawing import charts, details_markup, markup
+from dashboard.reading import history
+from dashboard.reading.badput import badput, tenants, what_if
+from dashboard.reading.source import Snapshot, Source
 from dashboard.units import as_share
 
 REFRESH_PERIOD_S = 2.0

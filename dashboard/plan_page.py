@@ -5,11 +5,11 @@ import streamlit as st
 
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
-from dashboard import markup
-from dashboard.figures import Outcome
-from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
-from dashboard.plan_figures import ThroughputPoint, fitting_sequences, good_tokens_per_s, kv_bytes, throughput
-from dashboard.source import Snapshot, Source
+from dashboard.drawing import markup
+from dashboard.drawing.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.reading.figures import Outcome
+from dashboard.reading.plan_figures import ThroughputPoint, fitting_sequences, good_tokens_per_s, kv_bytes, throughput
+from dashboard.reading.source import Snapshot, Source
 from dashboard.units import as_bytes, as_count
 from pricing.roofline.capacity import dollars_per_million
 

@@ -5,9 +5,9 @@ import time
 import streamlit as st
 
 from contracts.errors import StoreUnavailable
-from dashboard import markup, requests_markup
 from dashboard.asking import ChatQuestion, GatewayAddress, Volley
-from dashboard.source import Source
+from dashboard.drawing import markup, requests_markup
+from dashboard.reading.source import Source
 from workloads.example_chats import EXAMPLE_CHATS, FIRST_QUESTION, ExampleChat
 
 MAX_ANSWER_TOKENS = 200

@@ -54,6 +54,7 @@ WITH_ROOMS = (
     "kernels",
     "kvtransfer",
     "kvtransfer.transports",
+    "dashboard",
     "gateway",
     "gateway.web",
     "gateway.openai",

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dashboard import history
-from dashboard.badput import tenants
-from dashboard.source import Source
+from dashboard.reading import history
+from dashboard.reading.badput import tenants
+from dashboard.reading.source import Source
 from gateway.text.tokenizer import ModelTokenizer
 from infra.network.listening import listen
 from infra.redis.worker_load import WorkerLoad

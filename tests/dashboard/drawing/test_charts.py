@@ -2,9 +2,9 @@
 
 import json
 
-from dashboard.charts import goodput_chart, goodput_data, latency_chart, latency_data, with_runs
-from dashboard.figures import timeline
-from dashboard.load_runs import LoadRun
+from dashboard.drawing.charts import goodput_chart, goodput_data, latency_chart, latency_data, with_runs
+from dashboard.reading.figures import timeline
+from dashboard.reading.load_runs import LoadRun
 from tests.dashboard.samples import finished, refused
 
 NOW = 1000.0

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from contracts.slo import Objective
-from dashboard.advice import LatelySeen, WorkersLately, advise, lately
-from dashboard.source import Snapshot, WorkerView
+from dashboard.reading.advice import LatelySeen, WorkersLately, advise, lately
+from dashboard.reading.source import Snapshot, WorkerView
 from infra.redis.records import Memory, StatsSample, WorkerRecord
 from infra.redis.worker_load import WorkerLoad
 from pricing.roofline.device_use import DeviceFigures, StepTotals

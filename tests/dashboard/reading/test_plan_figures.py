@@ -1,6 +1,6 @@
 """Figures of the page Plan, from requests whose tokens and times are known."""
 
-from dashboard.plan_figures import ThroughputPoint, fitting_sequences, good_tokens_per_s, kv_bytes, throughput
+from dashboard.reading.plan_figures import ThroughputPoint, fitting_sequences, good_tokens_per_s, kv_bytes, throughput
 from infra.redis.records import Memory
 from tests.dashboard.samples import finished, worker
 

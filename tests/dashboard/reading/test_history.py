@@ -4,10 +4,10 @@ import itertools
 
 from msgspec import structs
 
-from dashboard import history
-from dashboard.charts import load_data
-from dashboard.figures import Outcome
-from dashboard.source import Snapshot
+from dashboard.drawing.charts import load_data
+from dashboard.reading import history
+from dashboard.reading.figures import Outcome
+from dashboard.reading.source import Snapshot
 from gateway.reports.intervals import bucket
 from infra.redis.records import INTERVAL_S, IntervalRecord, Judgement, RoleUse, StatsSample
 from infra.redis.registry import MAX_FINISHED

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from contracts.slo import Objective
-from dashboard.figures import Outcome, judge
-from dashboard.history import reaches, within
-from dashboard.source import Snapshot
+from dashboard.reading.figures import Outcome, judge
+from dashboard.reading.history import reaches, within
+from dashboard.reading.source import Snapshot
 from infra.redis.records import FinishedRecord, TenantUse
 
 MISSED_WORDS = {

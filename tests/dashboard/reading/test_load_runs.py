@@ -1,6 +1,6 @@
 """Runs of load generators, found by their marks."""
 
-from dashboard.load_runs import MAX_UNENDED_S, LoadRun, load_runs
+from dashboard.reading.load_runs import MAX_UNENDED_S, LoadRun, load_runs
 from infra.redis.records import RunMark
 
 NOW = 10_000.0

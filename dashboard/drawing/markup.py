@@ -6,9 +6,9 @@ The modules whose names end in `markup` escape all text from records and clients
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from dashboard.figures import Glance, Outcome, RequestCounts, Spread, TokenRates
-from dashboard.load_runs import LoadRun
-from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.drawing.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.reading.figures import Glance, Outcome, RequestCounts, Spread, TokenRates
+from dashboard.reading.load_runs import LoadRun
 from dashboard.units import as_bytes, as_count, as_ms, as_share
 
 TTFT_HINT = "Time to first token: from the gateway's receipt of a request to its first output token."

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from html import escape
 
-from dashboard.figures import Outcome, handed_off, handoff_rate, stages
-from dashboard.markup import NO_VALUE, TPOT_HINT, TTFT_HINT, bar, codec_note, key, short, table
-from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.drawing.markup import NO_VALUE, TPOT_HINT, TTFT_HINT, bar, codec_note, key, short, table
+from dashboard.drawing.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.reading.figures import Outcome, handed_off, handoff_rate, stages
 from dashboard.units import as_bytes, as_ms, as_rate
 from infra.redis.records import FinishedRecord
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from contracts.slo import Objective
-from dashboard.badput import MISSED_WORDS, Badput, WhatIf, badput, tenants, what_if
-from dashboard.figures import Outcome
-from dashboard.source import Snapshot
+from dashboard.reading.badput import MISSED_WORDS, Badput, WhatIf, badput, tenants, what_if
+from dashboard.reading.figures import Outcome
+from dashboard.reading.source import Snapshot
 from infra.redis.records import IntervalRecord, TenantUse
 from infra.redis.registry import MAX_FINISHED
 from tests.dashboard.samples import finished, refused

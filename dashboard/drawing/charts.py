@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from dashboard.figures import Bucket, Outcome, Spread
-from dashboard.history import LoadPoint
-from dashboard.load_runs import LoadRun
-from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.drawing.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.reading.figures import Bucket, Outcome, Spread
+from dashboard.reading.history import LoadPoint
+from dashboard.reading.load_runs import LoadRun
 
 Columns = dict[str, list[Any]]
 CHART_HEIGHT_PX = 190

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dashboard.figures import Sharing
-from dashboard.markup import NO_VALUE, bar, codec_note, escaped_share, key, short, table
-from dashboard.palette import NEUTRAL_COLOUR, PALE_ALPHA, STAGE_COLOURS, STATE_COLOURS
-from dashboard.source import WorkerView
+from dashboard.drawing.markup import NO_VALUE, bar, codec_note, escaped_share, key, short, table
+from dashboard.drawing.palette import NEUTRAL_COLOUR, PALE_ALPHA, STAGE_COLOURS, STATE_COLOURS
+from dashboard.reading.figures import Sharing
+from dashboard.reading.source import WorkerView
 from dashboard.units import as_bytes, as_count
 from infra.redis.records import WorkerRecord
 from infra.redis.worker_load import WorkerLoad

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from contracts.slo import percentile
-from dashboard.figures import Outcome, judge
+from dashboard.reading.figures import Outcome, judge
 from infra.redis.records import FinishedRecord, WorkerRecord
 
 

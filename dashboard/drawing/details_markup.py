@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dashboard import markup, requests_markup
-from dashboard.badput import Badput
-from dashboard.figures import judge
-from dashboard.markup import NO_VALUE, key, short, table
-from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
-from dashboard.source import WorkerView
+from dashboard.drawing import markup, requests_markup
+from dashboard.drawing.markup import NO_VALUE, key, short, table
+from dashboard.drawing.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.reading.badput import Badput
+from dashboard.reading.figures import judge
+from dashboard.reading.source import WorkerView
 from dashboard.units import as_count, as_ms, as_share
 from infra.redis.records import FinishedRecord, TenantUse
 

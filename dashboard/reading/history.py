@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dashboard import figures
-from dashboard.figures import Bucket, Glance, Outcome, Spread
-from dashboard.source import Snapshot
+from dashboard.reading import figures
+from dashboard.reading.figures import Bucket, Glance, Outcome, Spread
+from dashboard.reading.source import Snapshot
 from infra.redis.records import INTERVAL_S, LATENCY_STEPS, IntervalRecord, StatsSample
 from infra.redis.registry import MAX_FINISHED
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dashboard.figures import (
+from dashboard.reading.figures import (
     Outcome,
     Spread,
     glance,

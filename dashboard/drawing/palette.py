@@ -1,6 +1,6 @@
 """The page's colours: mid-tones for light and dark themes, each with one meaning on the whole page."""
 
-from dashboard.figures import Outcome
+from dashboard.reading.figures import Outcome
 
 OUTCOME_COLOURS = {
     Outcome.GOOD: "#2f9e77",

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dashboard.source import Snapshot, WorkerView
+from dashboard.reading.source import Snapshot, WorkerView
 
 RECENT_S = 30.0  # s in which all requests have to be refused or fail
 MIN_REQUESTS = 3  # that have ended meanwhile

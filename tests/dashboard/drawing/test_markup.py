@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from contracts.slo import Objective
-from dashboard import markup, requests_markup, workers_markup
-from dashboard.figures import Outcome, RequestCounts, Sharing, TokenRates, glance
-from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
-from dashboard.source import WorkerView
+from dashboard.drawing import markup, requests_markup, workers_markup
+from dashboard.drawing.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from dashboard.reading.figures import Outcome, RequestCounts, Sharing, TokenRates, glance
+from dashboard.reading.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 from infra.redis.records import FinishedRecord, KVLink, Memory
 from infra.redis.worker_load import KVCounts, SpeculationCounts, WorkerLoad
