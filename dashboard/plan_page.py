@@ -14,7 +14,7 @@ from dashboard.units import as_bytes, as_count
 from pricing.roofline.capacity import dollars_per_million
 
 WINDOW_S = 300.0
-INTERVALS = 30
+RATE_POINTS = 30
 REFRESH_PERIOD_S = 5.0
 MAX_LENGTH_TOKENS = 1 << 20
 NO_REQUEST = "No answer of several tokens has ended in the last five minutes."
@@ -66,8 +66,8 @@ def _throughput(source: Source) -> None:
         snapshot = source.read()
     except StoreUnavailable:
         return
-    st.html(markup.title("Output over TPOT", f"a point for each {WINDOW_S / INTERVALS:g} s of the last five minutes"))
-    points = throughput(snapshot.finished, snapshot.now, WINDOW_S, INTERVALS)
+    st.html(markup.title("Output over TPOT", f"a point for each {WINDOW_S / RATE_POINTS:g} s of the last five minutes"))
+    points = throughput(snapshot.finished, snapshot.now, WINDOW_S, RATE_POINTS)
     objective = snapshot.gateways[0].objective if snapshot.gateways else NO_OBJECTIVE
     if points:
         st.altair_chart(throughput_chart(points, objective.tpot_ms), key="plan-throughput")

@@ -1,6 +1,6 @@
 """Digests blocks of a KV pool, and copies them into another pool on the way: each word is read once.
 
-    digest = sum over words of mix(word xor place * GOLDEN),   place = first + index * stride + word's number
+    digest = sum over words of mix(word xor place * PLACE_FACTOR),   place = first + index * stride + word's number
 
 modulo 2^64, where `mix` is the last step of SplitMix64 (Steele et al., "Fast splittable pseudorandom number
 generators", 2014), a bijection. A word counts at its place, so exchanged words change the sum, and parts of blocks may
@@ -24,7 +24,7 @@ CANDIDATE_CONFIGS = (
     Config({"TILE": 2048}, warps=8),
 )
 """The first is the default. `TILE` is in words."""
-GOLDEN = tl.constexpr(-0x61C8864680B583EB)
+PLACE_FACTOR = tl.constexpr(-0x61C8864680B583EB)
 FIRST_FACTOR = tl.constexpr(-0x40A7B892E31B1A47)
 SECOND_FACTOR = tl.constexpr(-0x6B2FB644ECCEEE15)
 """SplitMix64's numbers, as signed ones."""
@@ -109,7 +109,7 @@ def _digest_words(
     if COPIES:
         tl.store(target + tl.load(targets + index) * target_words + target_first + word, found, mask=inside)
     place = word.to(tl.int64) + index * stride + first
-    mixed = _mixed(found ^ (place * GOLDEN))
+    mixed = _mixed(found ^ (place * PLACE_FACTOR))
     tl.store(sums + index * tl.num_programs(1) + tile, tl.sum(tl.where(inside, mixed, 0), 0))
 
 
@@ -125,7 +125,7 @@ def reference(source: Tensor, sources: Tensor, span: Span) -> Tensor:
     found = source[sources, source_first : source_first + count]
     words = torch.arange(count, device=source.device)
     blocks = torch.arange(len(sources), device=source.device)[:, None]
-    word = found ^ ((first + blocks * stride + words) * GOLDEN.value)
+    word = found ^ ((first + blocks * stride + words) * PLACE_FACTOR.value)
     word = (word ^ ((word >> 30) & LOW_34.value)) * FIRST_FACTOR.value
     word = (word ^ ((word >> 27) & LOW_37.value)) * SECOND_FACTOR.value
     total: Tensor = (word ^ ((word >> 31) & LOW_33.value)).sum()

@@ -49,7 +49,7 @@ from infra.redis.clients import connect
 from infra.redis.records import Role as RoleName
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from kvtransfer.transports.joining import transports
-from kvtransfer.transports.shm.ring_socket import SUPPORTED
+from kvtransfer.transports.shm.ring_socket import RINGS_SUPPORTED
 from pricing.step_costs.fit import StepFit
 from pricing.threads import useful_threads
 from worker.adapters import Adapters, AdapterShelf, NoAdapters
@@ -131,7 +131,7 @@ def _serve(
     if ranks is not None:
         ranks.watch(partial(_stop, inbox, device))
     group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
-    shares_pool = name == "decode" and SUPPORTED and "pool" in transports(config.transfer)
+    shares_pool = name == "decode" and RINGS_SUPPORTED and "pool" in transports(config.transfer)
     engine = load(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
     blocks = make_block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)

@@ -15,7 +15,7 @@ from msgspec import Struct
 Profile = Literal["constant", "ramp", "sinusoid", "steps"]
 STEP_COUNT = 5
 """Number of rates of the profile `steps`, the lowest and the highest included."""
-BISECTIONS = 60
+BISECTION_STEPS = 60
 
 
 class Arrivals(Struct, frozen=True):
@@ -72,7 +72,7 @@ class Arrivals(Struct, frozen=True):
         while self.expected(low + step) < reached:
             low, step = low + step, 2 * step
         high = low + step
-        for _ in range(BISECTIONS):
+        for _ in range(BISECTION_STEPS):
             middle = (low + high) / 2
             low, high = (middle, high) if self.expected(middle) < reached else (low, middle)
         return high

@@ -17,7 +17,7 @@ from msgspec import structs
 from contracts.errors import ConfigError
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LayerConfig, ModelConfig
 from engine.parallel.shard import Shard, length
-from infra.config.engine import WIDTHS
+from infra.config.engine import RANK_COUNTS
 
 
 def cut_layer(layer: LayerConfig, shard: Shard) -> LayerConfig:
@@ -41,15 +41,15 @@ def refuse_width(config: ModelConfig, ranks: int) -> None:
     """Raises `ConfigError`, with the widths that fit, if the model cannot be cut among this number of ranks."""
     why = _why_not(config, ranks)
     if why:
-        fit = ", ".join(str(width) for width in WIDTHS if not _why_not(config, width))
+        fit = ", ".join(str(width) for width in RANK_COUNTS if not _why_not(config, width))
         raise ConfigError("tensor_parallel", ranks, f"{why}; widths that fit {config.name}: {fit}")
 
 
 def _why_not(config: ModelConfig, ranks: int) -> str:
     if ranks == 1:
         return ""
-    if ranks not in WIDTHS:
-        return f"a width is {', '.join(map(str, WIDTHS[:-1]))} or {WIDTHS[-1]}"
+    if ranks not in RANK_COUNTS:
+        return f"a width is {', '.join(map(str, RANK_COUNTS[:-1]))} or {RANK_COUNTS[-1]}"
     for layer in dict.fromkeys(config.layers):
         attention, mlp = layer.attention, layer.mlp
         if attention.heads % ranks:

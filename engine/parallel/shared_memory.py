@@ -31,7 +31,7 @@ thread wakes late."""
 MAX_SPINS_SKIPPED = 64
 """Waits for a rank that begin with sleep after looking for its byte was in vain, again and again. Where cores are short
 the other rank cannot send: it waits for the core on which this rank looks."""
-WAKE = b"\0"
+WAKE_BYTE = b"\0"
 
 
 class RankWires(NamedTuple):
@@ -138,7 +138,7 @@ class SharedMemoryCollective:
             slots[self._shard.rank, : own.numel() * own.itemsize] = own.contiguous().view(torch.uint8)
         for rank, peer in self._sockets.items():
             try:
-                peer.send(WAKE)
+                peer.send(WAKE_BYTE)
             except OSError:
                 raise RankError(f"rank {rank} has ended") from None
         for rank, peer in self._sockets.items():

@@ -14,9 +14,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-SPLITS = (8, 4, 2)
+SPLIT_COUNTS = (8, 4, 2)
 LEAST_SUM_OF_MOST_SPLITS = 8192
-"""Inputs of a sum from which it has as many splits as `SPLITS` begins with."""
+"""Inputs of a sum from which it has as many splits as `SPLIT_COUNTS` begins with."""
 SPLIT_MULTIPLE = 32
 """Inputs that the native operators quantize together, and multiply in one step of AMX."""
 
@@ -28,7 +28,7 @@ class SumOrder(Struct, frozen=True):
     partial: bool = False  # a rank's part of a sum: fp32, and not rounded
 
 
-WHOLE = SumOrder()
+WHOLE_SUM = SumOrder()
 
 
 def split_sum(inputs: int, *uncut: int, ranks: int = 1) -> SumOrder:
@@ -36,7 +36,7 @@ def split_sum(inputs: int, *uncut: int, ranks: int = 1) -> SumOrder:
 
     Splits are the most that cut none, of 8, 4, 2 and 1; 8 are for long sums.
     """
-    units, allowed = (SPLIT_MULTIPLE, *uncut), SPLITS if inputs >= LEAST_SUM_OF_MOST_SPLITS else SPLITS[1:]
+    units, allowed = (SPLIT_MULTIPLE, *uncut), SPLIT_COUNTS if inputs >= LEAST_SUM_OF_MOST_SPLITS else SPLIT_COUNTS[1:]
     splits = next((splits for splits in allowed if all(inputs % (splits * unit) == 0 for unit in units)), 1)
     return SumOrder(max(1, splits // ranks), ranks > 1)
 

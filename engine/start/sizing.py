@@ -20,7 +20,7 @@ from engine.model.quantization import bytes_of_value
 from engine.model.quantized import Form
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
-from infra.config.engine import WIDTHS, EngineConfig
+from infra.config.engine import RANK_COUNTS, EngineConfig
 from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 
@@ -77,7 +77,7 @@ def refuse_large_weights(
     if size > there:
         half = sum(_bytes_of(config, weights, torch.bfloat16, operators, embedding).values()) // parts
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
-        if device.type == "cuda" and ranks < WIDTHS[-1]:
+        if device.type == "cuda" and ranks < RANK_COUNTS[-1]:
             other += f", or --tensor-parallel {2 * ranks}, which divides them among GPUs"
         ((form, _),) = takes.most_common(1)
         what = f"its weights take {format_bytes(size)} in {form or dtype_name(dtype)}"

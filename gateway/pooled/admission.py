@@ -16,7 +16,7 @@ MAX_TEXTS_AT_ONCE = 128
 """Texts of one request that are in progress at workers; the next ones follow when these have ended."""
 GREEDY, NO_TOKENS = Sampling(seed=0, temperature=0.0), Limits(max_tokens=1)
 
-WHAT = {
+FEATURE_BY_ENDPOINT = {
     **dict.fromkeys(("embeddings", "embed"), "embeddings"),
     "rerank": "reranking",
     "score": "scoring of texts",
@@ -39,9 +39,11 @@ async def pooling_of(
     if pooling is None and not ready():
         raise unavailable("no worker is ready", "no_workers", 2.0)
     if pooling is None:
-        raise not_offered(path, WHAT[path.rpartition("/")[2]], "it answers chats and completes texts")
+        raise not_offered(path, FEATURE_BY_ENDPOINT[path.rpartition("/")[2]], "it answers chats and completes texts")
     if task is not None and pooling.task != task:
-        raise not_offered(path, WHAT[path.rpartition("/")[2]], "the model scores pairs of texts: use /v1/rerank")
+        raise not_offered(
+            path, FEATURE_BY_ENDPOINT[path.rpartition("/")[2]], "the model scores pairs of texts: use /v1/rerank"
+        )
     return pooling
 
 

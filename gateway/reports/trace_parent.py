@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct
 
-HEADER = "traceparent"
+TRACE_HEADER = "traceparent"
 _REGEX = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 SAMPLED_FLAG = 1
 

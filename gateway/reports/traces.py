@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from contracts.errors import ConfigError
 from contracts.version import BATON_VERSION
 from gateway.reports.request_spans import Attributes, SpanShape, request_attributes, request_spans
-from gateway.reports.trace_parent import HEADER, TraceParent, read_parent
+from gateway.reports.trace_parent import TRACE_HEADER, TraceParent, read_parent
 from infra.config.gateway import GatewayConfig
 from infra.redis.records import FinishedRecord
 
-NANOSECONDS = 1_000_000_000
+NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
 class Exporter(Protocol):
@@ -37,7 +37,7 @@ class RequestTrace:
     def __init__(self, exporter: Exporter, name: str, parent: TraceParent | None, received: float) -> None:
         """`received`: local time, s."""
         self._exporter = exporter
-        self._received_at = time.time_ns() - int((time.monotonic() - received) * NANOSECONDS)
+        self._received_at = time.time_ns() - int((time.monotonic() - received) * NANOSECONDS_PER_SECOND)
         self.position, self._span = exporter.begin(name, parent, self._received_at)
         self._attributes: Attributes = {}
         self._failed = False
@@ -47,7 +47,7 @@ class RequestTrace:
         return f"{self.position.trace_id:032x}"
 
     def headers(self) -> dict[str, str]:
-        return {HEADER: self.position.header()}
+        return {TRACE_HEADER: self.position.header()}
 
     def ended(self, record: FinishedRecord) -> None:
         """Adds the spans of one of its requests. The last record's attributes remain."""
@@ -70,7 +70,7 @@ class Traces:
 
     def begin(self, headers: Mapping[str, str], name: str, received: float) -> RequestTrace | None:
         """Returns None for a request that is not sampled. `name`: of the root span."""
-        said = headers.get(HEADER)
+        said = headers.get(TRACE_HEADER)
         parent = read_parent(said) if said else None
         sampled = parent.sampled if parent is not None else self._draw() < self._share
         return RequestTrace(self._exporter, name, parent, received) if sampled else None

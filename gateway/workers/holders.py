@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder")
 
-DIVISIONS = 4096
+KEY_DICTS = 4096
 """Dicts that the keys are spread over: a dict of a million keys would block an event loop for 76 ms when it grows."""
 MAX_HOLDERS_IN_TUPLE = 8
 """Most holders of a block that are kept in a tuple, in a quarter of a set's memory; more holders are a set."""
@@ -30,13 +30,13 @@ class BlockHolders(Generic[Holder]):
 
     def of(self, key: int) -> Collection[Holder]:
         """Returns the holders of a key, in no order."""
-        return self._divisions[key % DIVISIONS].get(key, ())
+        return self._divisions[key % KEY_DICTS].get(key, ())
 
     def add(self, holder: Holder, keys: Iterable[int]) -> None:
         """Adds a holder of these keys; it may be a holder of some of them already."""
         alone = (holder,)
         for key in keys:
-            division = self._divisions[key % DIVISIONS]
+            division = self._divisions[key % KEY_DICTS]
             held = division.setdefault(key, alone)
             if held is alone or holder in held:
                 continue
@@ -48,7 +48,7 @@ class BlockHolders(Generic[Holder]):
     def drop(self, holder: Holder, keys: Iterable[int]) -> None:
         """Removes a holder of these keys; it may be a holder of none of them."""
         for key in keys:
-            division = self._divisions[key % DIVISIONS]
+            division = self._divisions[key % KEY_DICTS]
             held = division.get(key, ())
             if holder not in held:
                 continue

@@ -25,7 +25,7 @@ from contracts.kinds import (
     Speculation,
 )
 
-WIDTHS = (1, 2, 4, 8)
+RANK_COUNTS = (1, 2, 4, 8)
 """Numbers of ranks among which a model can be divided."""
 
 

@@ -17,8 +17,6 @@ SIZE_SEALS = 0x2 | 0x4  # fcntl's F_SEAL_SHRINK and F_SEAL_GROW, which only Linu
 """If the file could shrink, a process that accessed the removed pages would crash."""
 HUGE_PAGE_BYTES = 2 << 20
 MAP_FIXED = 0x10  # which Python has no name for
-SUPPORTED = hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
-"""Whether this platform has such memory: Linux has it."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)

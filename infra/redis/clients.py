@@ -28,7 +28,8 @@ TIMEOUT_S = 5.0  # for any answer; longer than any blocking read
 MAX_CONNECTIONS = 16  # of one client; a burst waits for a free one, since a server accepts a limited number
 MAX_NODE_CONNECTIONS = 1024  # to a node of a cluster, where bursts cannot wait
 SENTINEL_PREFIX = "sentinel_"
-DRIVER = DriverInfo()  # once: a connection that makes its own looks for redis-py's version among all installed packages
+DRIVER_INFO = DriverInfo()
+"""Made once: a connection that makes its own looks for redis-py's version among all installed packages."""
 _HOST_PATTERN = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::(\d{1,5}))?$")
 
 Store = redis.asyncio.Redis
@@ -50,7 +51,7 @@ def connect(url: str) -> Store:
         "socket_connect_timeout": TIMEOUT_S,
         "socket_timeout": TIMEOUT_S,
         "health_check_interval": 15,
-        "driver_info": DRIVER,
+        "driver_info": DRIVER_INFO,
     }
     usual["retry"] = retry  # of sentinels too: redis-py's default would report their absence after 20 s
     waiting: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": TIMEOUT_S}
@@ -88,7 +89,7 @@ def connect_blocking(url: str) -> redis.Redis:
         "socket_connect_timeout": TIMEOUT_S,
         "socket_timeout": TIMEOUT_S,
         "retry": retry,
-        "driver_info": DRIVER,
+        "driver_info": DRIVER_INFO,
     }
     try:
         match _kind(url):

@@ -32,7 +32,7 @@ from kernels.tuning import Config
 
 TABLE_TILE = 4096
 """Numbers of the table that a program loads at once."""
-PIECES = 4
+PIECES_PER_CHUNK = 4
 """Parts of a chunk: pairs are compared with those of their own piece, and counted before it."""
 COMPARED_TOGETHER = 16
 
@@ -44,7 +44,7 @@ def sort_chunks(chosen: Tensor, pairs: Tensor, owners: Tensor, *, experts: int, 
     """
     bins, options = power_of_two(experts), config.options()
     chunks = tile_count(chosen.numel(), options["CHUNK"])
-    piece = max(COMPARED_TOGETHER, options["CHUNK"] // PIECES)
+    piece = max(COMPARED_TOGETHER, options["CHUNK"] // PIECES_PER_CHUNK)
     keys = chosen.new_empty(chunks * options["CHUNK"])
     counts = chosen.new_empty((2, chunks, bins))  # and the row where each chunk's pairs of each expert begin
     before = chosen.new_empty((keys.numel() // piece, bins))  # a piece, in its chunk

@@ -16,7 +16,7 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_ipc_router, payload_router
 from kvtransfer.transports.joining import transports
-from kvtransfer.transports.shm.ring_socket import SUPPORTED, RingSocket, TakeRing
+from kvtransfer.transports.shm.ring_socket import RINGS_SUPPORTED, RingSocket, TakeRing
 
 DIRECTORY_PREFIX = "baton-kv-"
 SOCKET_NAME = "payloads"
@@ -51,7 +51,7 @@ class PayloadSockets:
             raise
 
     def _bind_unix(self, config: TransferConfig, network: Network, take_ring: TakeRing) -> None:
-        here = [each for each in self.transports if each == "ipc" or (each in ("pool", "shm") and SUPPORTED)]
+        here = [each for each in self.transports if each == "ipc" or (each in ("pool", "shm") and RINGS_SUPPORTED)]
         if not here:
             if config.kv_transport in ("pool", "shm"):
                 why = "this system cannot pass memory between processes"

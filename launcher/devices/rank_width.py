@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from checkpoints.model_size import ModelSize
 from contracts.errors import ConfigError
-from infra.config.engine import WIDTHS, EngineOptions
+from infra.config.engine import RANK_COUNTS, EngineOptions
 from infra.sizes import format_bytes
 from launcher.devices.gpus import USABLE_MEMORY_SHARE
 from pricing.roofline.capacity import Capacity
@@ -53,7 +53,7 @@ def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
     missing there.
     """
     shape = ModelShape(size.parameters, size.weights_bytes, size.token_bytes, kv_parts=size.kv_parts)
-    widths = [width for width in WIDTHS if width <= most and size.heads % width == 0]
+    widths = [width for width in RANK_COUNTS if width <= most and size.heads % width == 0]
     fits = [
         width
         for tokens in (length, 1)

@@ -12,19 +12,19 @@ from pricing.planning.devices import DeviceLinks, DevicePrice, PlannedDevice
 from pricing.roofline.gpu_rates import GpuRates
 
 OPTION = "--device-file"
-GB = 1e9
+BYTES_PER_GB = 1e9
 RATES: Mapping[str, tuple[str, float]] = {
-    "memory_gb": ("memory", GB),
-    "read_gb_per_s": ("read", GB),
+    "memory_gb": ("memory", BYTES_PER_GB),
+    "read_gb_per_s": ("read", BYTES_PER_GB),
     "bf16_tflops": ("multiply", 1e12),
     "processors": ("processors", 1),
     "clock_ghz": ("clock", 1e9),
     "compute_capability": ("compute_capability", 1),
 }
 LINKS: Mapping[str, tuple[str, float]] = {
-    "peer_gb_per_s": ("peer", GB),
-    "host_gb_per_s": ("host", GB),
-    "network_gb_per_s": ("network", GB),
+    "peer_gb_per_s": ("peer", BYTES_PER_GB),
+    "host_gb_per_s": ("host", BYTES_PER_GB),
+    "network_gb_per_s": ("network", BYTES_PER_GB),
     "sum_latency_us": ("sum_latency_s", 1e-6),
     "host_devices": ("host_devices", 1),
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from checkpoints.model_size import KV_VALUE_BYTES, ModelSize
-from infra.config.engine import WIDTHS
+from infra.config.engine import RANK_COUNTS
 from launcher.devices.gpus import USABLE_MEMORY_SHARE
 from launcher.planning.copies import capacity_of
 from launcher.planning.options import PlanConfig
@@ -62,7 +62,7 @@ def _device(config: PlanConfig, size: ModelSize, shape: ModelShape, device: Plan
         yield f"  weights and KV do not fit into {MAX_GPUS} devices; quantized weights are smaller"
         return
     if gpus > 1:
-        widths = [width for width in WIDTHS if width >= gpus and size.attention.divides_among(width)]
+        widths = [width for width in RANK_COUNTS if width >= gpus and size.attention.divides_among(width)]
         how = f"--tensor-parallel {widths[0]} holds it" if widths else "no tensor-parallel width of one host holds it"
         yield f"  does not fit into one: {how}"
     capacity = capacity_of(device, size, shape, gpus)

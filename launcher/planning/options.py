@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from contracts.errors import ConfigError
 from contracts.kinds import Count, FilePath, KVDtype, ModelConfigSource, Names, Positive, Quantization, Rate
-from infra.config.engine import WIDTHS
+from infra.config.engine import RANK_COUNTS
 from launcher.bench.load_options import WorkloadOptions
 from launcher.planning.device_file import priced, with_device_file
 from pricing.planning.candidates import CopyFormat
@@ -126,8 +126,8 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
     def copy_widths(self) -> list[int]:
         """Raises `ConfigError`."""
         texts = self.widths.split(",")
-        if not set(texts) <= {str(width) for width in WIDTHS}:
-            raise ConfigError("--widths", self.widths, f"expected some of {', '.join(map(str, WIDTHS))}")
+        if not set(texts) <= {str(width) for width in RANK_COUNTS}:
+            raise ConfigError("--widths", self.widths, f"expected some of {', '.join(map(str, RANK_COUNTS))}")
         return sorted({int(text) for text in texts})
 
     def formats(self) -> list[CopyFormat]:

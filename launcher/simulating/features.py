@@ -10,7 +10,7 @@ from contracts.adapters import check_name
 from contracts.errors import AdapterError, ConfigError
 from contracts.kinds import APIKeys, Slo
 from contracts.slo import Objective, parse_objective
-from infra.config.engine import WIDTHS, DraftOptions
+from infra.config.engine import RANK_COUNTS, DraftOptions
 from infra.config.speculation import MAX_DRAFT_TOKENS, Proposing
 from infra.keys.key_file import read_keys
 from simulation.senders import KeyTraffic
@@ -81,8 +81,8 @@ class FeatureOptions(DraftOptions, frozen=True, kw_only=True):
 
     def _check_widths(self, prefill: int) -> None:
         for option, width in self.widths_by_option().items():
-            if width and width not in WIDTHS:
-                raise ConfigError(option, width, f"expected one of {', '.join(map(str, WIDTHS))}")
+            if width and width not in RANK_COUNTS:
+                raise ConfigError(option, width, f"expected one of {', '.join(map(str, RANK_COUNTS))}")
         if self.prefill_tp and not prefill:
             raise ConfigError("--prefill-tp", self.prefill_tp, "there are no prefill workers: --prefill is 0")
 

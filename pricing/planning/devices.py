@@ -54,11 +54,11 @@ LINKS: Mapping[str, DeviceLinks] = {
 }
 """NVLink between all devices of a host by the data sheets, half of the figure for both ways; others have PCIe 4.
 Networks are usual: 400, 200 or 100 gigabits for each device. Latencies of sums are assumptions."""
-RENTED = "aihardwareindex.com, cost per token, December 2025"
+PRICES_SOURCE = "aihardwareindex.com, cost per token, December 2025"
 PRICES: Mapping[str, DevicePrice] = {
-    "H100": DevicePrice(2.25, "2025-12-31", RENTED),
-    "A100 PCIE 40GB": DevicePrice(1.35, "2025-12-31", RENTED),
-    "L40S": DevicePrice(0.87, "2025-12-31", RENTED),
+    "H100": DevicePrice(2.25, "2025-12-31", PRICES_SOURCE),
+    "A100 PCIE 40GB": DevicePrice(1.35, "2025-12-31", PRICES_SOURCE),
+    "L40S": DevicePrice(0.87, "2025-12-31", PRICES_SOURCE),
 }
 """Rents of an hour at some date: default inputs, which `--price` and `--device-file` replace."""
 DEVICES: Mapping[str, PlannedDevice] = {

@@ -19,7 +19,7 @@ from pricing.step_costs.steps import StepWork
 
 MAX_BATCH = 256
 """Sequences that a worker runs at once: the default of --max-sequences."""
-BISECTIONS = 30
+BISECTION_STEPS = 30
 Binding = Literal["products", "reading weights", "reading KV", "sums between devices", "memory for KV", "batch limit"]
 
 
@@ -115,7 +115,7 @@ def _decode(copy: ModelCopy, workers: int, load: PlannedLoad, busy: float) -> Ro
     most = min(copy.largest_batch(load), MAX_BATCH)
     needed = load.rate * load.output_tokens / workers / (1 - busy)  # tokens per second of a worker while it decodes
     low, high = 0.0, float(most)
-    for _ in range(BISECTIONS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if needed * copy.step_s(max(1.0, middle), load) > middle else (low, middle)
     crowded = max(1.0, high + load.spread * math.sqrt(high))

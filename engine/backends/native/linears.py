@@ -18,7 +18,7 @@ from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting
 from engine.model.quantized import Form, Weight
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class NativeLinears:
         weights: Sequence[Weight],
         bias: Tensor | None,
         adapting: Adapting | None = None,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> NativeLinear:
         for weight in weights:
             self._say(weight)

@@ -20,7 +20,7 @@ from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting, LowRank
 from engine.model.layers.linear import Experts, Linear
 from engine.model.quantized import Form, Weight, stacked
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 PACKED_FOR_ROWS = 8
 """The batch that oneDNN chooses its layout for; this one serves 1 to 512 rows about as well as one of their own."""
@@ -104,7 +104,7 @@ class ReferenceLinears:
         weights: Sequence[Weight],
         bias: Tensor | None,
         adapting: Adapting | None = None,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> Linear:
         linear = self._make(stacked(weights, self._device, self._dtype), bias)
         return linear if adapting is None else AdaptedLinear(linear, adapting)

@@ -21,7 +21,7 @@ from engine.model.layers.adapted import Adapting
 from engine.model.layers.linear import Linear
 from engine.model.quantized import Form, Weight
 from engine.parallel.shard import length
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 
 class TritonLinears(ReferenceLinears):
@@ -40,7 +40,7 @@ class TritonLinears(ReferenceLinears):
         weights: Sequence[Weight],
         bias: Tensor | None,
         adapting: Adapting | None = None,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> Linear:
         """Makes a linear layer.
 

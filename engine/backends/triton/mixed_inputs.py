@@ -31,7 +31,7 @@ TOKEN, POSITION, SOURCE, ADAPTER, LOGIT_ROW, SLOT = range(6)
 KV_LENGTH, ROW, COUNT = range(3)
 """Fields of a decode."""
 MAX_CHUNKS = 8
-ENDS = 2
+WORKS_BESIDE_CHUNKS = 2
 """Works of prefill attention beside the chunks: the decodes, and padding."""
 
 
@@ -60,11 +60,16 @@ class MixedInputs:
         self._block_size = block_size
         self._plan = plan
         self._places = DecodeRows()
-        self._tables = DeviceTables(groups, decodes + MAX_CHUNKS + ENDS, width, device)
+        self._tables = DeviceTables(groups, decodes + MAX_CHUNKS + WORKS_BESIDE_CHUNKS, width, device)
         self._previous = torch.zeros(max(rows, decodes + MAX_CHUNKS), dtype=torch.int64, device=device)
         padding = [0, 0, NOT_PENDING, 0, 0, *[PADDING_SLOT] * groups]
         self._padding: Ints = np.array(padding, np.int64)[:, None]
-        sizes = [len(padding) * rows, 3 * decodes, MAX_CHUNKS + ENDS + 1, MAX_CHUNKS + ENDS]
+        sizes = [
+            len(padding) * rows,
+            3 * decodes,
+            MAX_CHUNKS + WORKS_BESIDE_CHUNKS + 1,
+            MAX_CHUNKS + WORKS_BESIDE_CHUNKS,
+        ]
         sizes.append(-(-len(plan(np.zeros(decodes, np.int64))) // PLAN_WORDS_PER_INT64))
         self._sizes = sizes
         first = torch.zeros(sum(sizes), dtype=torch.int64)

@@ -58,9 +58,11 @@ def read_any(config: Any, name: str) -> ConfigFields:
     return read(config, name)
 
 
-NAMES = ModelNames().beside_images()
-QWEN_2_VL = ModelFamily(("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), qwen.read_2, NAMES)
-QWEN_3_VL = ModelFamily(("Qwen3VLForConditionalGeneration",), read_qwen_3_vl, NAMES)
+NAMES_BESIDE_IMAGES = ModelNames().beside_images()
+QWEN_2_VL = ModelFamily(
+    ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), qwen.read_2, NAMES_BESIDE_IMAGES
+)
+QWEN_3_VL = ModelFamily(("Qwen3VLForConditionalGeneration",), read_qwen_3_vl, NAMES_BESIDE_IMAGES)
 QWEN_3_VL_MOE = ModelFamily(
     ("Qwen3VLMoeForConditionalGeneration",),
     read_qwen_3_vl_moe,
@@ -79,7 +81,7 @@ AROUND_ANY = ModelFamily(
         "LlavaOnevisionForConditionalGeneration",
     ),
     read_any,
-    NAMES,
+    NAMES_BESIDE_IMAGES,
 )
 KIMI_K2_5 = ModelFamily(
     ("KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"),

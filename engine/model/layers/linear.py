@@ -9,7 +9,7 @@ from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting
 from engine.model.quantized import Form, Weight
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 
 class Linear(Protocol):
@@ -75,7 +75,7 @@ class Linears(Protocol[AnyLinear]):
         weights: Sequence[Weight],
         bias: Tensor | None,
         adapting: Adapting | None = None,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> AnyLinear:
         """Makes one layer from the weights of several; their outputs lie side by side.
 

@@ -20,9 +20,9 @@ from engine.model.quantized import Form, Quantized, Weight, columns, dequantized
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.parallel.shard import length
 from engine.parallel.shard import times as stretched
-from engine.parallel.sums import WHOLE, SumOrder, split_sum
+from engine.parallel.sums import WHOLE_SUM, SumOrder, split_sum
 
-EVERY = slice(None)
+EVERY_ROW = slice(None)
 SCALED_BY_OUTPUT: frozenset[Quantization] = frozenset({"int8", "fp8"})
 """Quantizations with one scale for all inputs of an output."""
 
@@ -86,12 +86,12 @@ class LinearFactory(Generic[AnyLinear]):
         given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
         quantization = of_head(self._quantization) if is_head else self._quantization
         weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
-        sums = self._split(weights[0], inputs, summed) if summed else WHOLE
+        sums = self._split(weights[0], inputs, summed) if summed else WHOLE_SUM
         if not adaptable:
             return self._fused(weights, offset, sums, None)
         own = tuple(len(torch.arange(size)[part]) for (_, size), part in zip(sized, chosen, strict=True))
         shapes = tuple((size, inputs) for _, size in sized)
-        place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY)
+        place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY_ROW)
         return self._fused(weights, offset, sums, place)
 
     def summed(
@@ -115,17 +115,17 @@ class LinearFactory(Generic[AnyLinear]):
             return self.linear(
                 [name], [outputs], inputs, bias, scale=scale, adaptable=adaptable, summed=inputs // units
             )
-        (given,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY])
+        (given,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY_ROW])
         offset = None
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (outputs,))]
-            offset = stacked(_changed(offsets, scale, [EVERY]), self._device, self._dtype)
+            offset = stacked(_changed(offsets, scale, [EVERY_ROW]), self._device, self._dtype)
         held = stretched(group.shard.part(units), inputs // units)
         if isinstance(given, Tensor) and self._quantization not in SCALED_BY_OUTPUT:
             weight = self._quantized(given[:, held], self._quantization)
         else:  # an output's scale is that of all its inputs
             weight = columns(self._quantized(given, self._quantization), held, name)
-        place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY,), held)
+        place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY_ROW,), held)
         sums = self._split(weight, inputs, inputs // units)
         own = self._fused([weight], None, sums, place if adaptable else None)
         summed: Any = SummedLinear(own, offset, group.collective)
@@ -206,7 +206,7 @@ class LinearFactory(Generic[AnyLinear]):
                 return None
             return stacked([given if scale == 1.0 else given.float() * scale], self._device, self._dtype)
 
-        (down,) = _changed([expert.down], scale, [EVERY])
+        (down,) = _changed([expert.down], scale, [EVERY_ROW])
         gate_up = tuple(self._quantized(part, self._quantization) for part in expert.gate_up)
         biases = bias(expert.gate_up_bias, 1.0), bias(expert.down_bias, scale)
         return ExpertTensors(gate_up, self._quantized(down, self._quantization), *biases)
@@ -235,7 +235,7 @@ def _outputs(
     another.
     """
     if order is None and held is None:
-        return [EVERY] * len(lengths)
+        return [EVERY_ROW] * len(lengths)
     if order is None and held is not None and len(lengths) == len(sizes):
         return list(held)
     index = torch.arange(sum(sizes)) if order is None else order
@@ -250,5 +250,5 @@ def _outputs(
 
 def _changed(weights: Sequence[Weight], scale: float, outputs: Sequence[Tensor | slice]) -> list[Weight]:
     """Returns the chosen `outputs` of each part of a layer, or of their biases, multiplied by `scale`."""
-    chosen = [weight if own is EVERY else rows(weight, own) for weight, own in zip(weights, outputs, strict=True)]
+    chosen = [weight if own is EVERY_ROW else rows(weight, own) for weight, own in zip(weights, outputs, strict=True)]
     return [weight if scale == 1.0 else times(weight, scale) for weight in chosen]

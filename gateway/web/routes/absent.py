@@ -32,7 +32,7 @@ ABSENT_OFFERS = {
     "SageMaker's and SGLang's endpoints": "invocations|generate",
 }
 """Features that only other servers offer, each with a regex of its paths."""
-INSTEAD = {
+OFFERED_INSTEAD = {
     "embeddings": "models that are made for them answer /v1/embeddings",
     "reranking": "models that are made for it answer /v1/rerank",
     "Ollama's management of models": "the model is chosen when the server starts",
@@ -49,4 +49,4 @@ _ABSENT_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT_OFF
 def absent(path: str) -> tuple[str, str] | None:
     """Returns the purpose of a path that only other servers offer, and the replacement here; None for other paths."""
     what = next((what for what, paths in _ABSENT_PATHS.items() if paths.fullmatch(path)), None)
-    return None if what is None else (what, INSTEAD.get(what, "it answers chats and completes texts"))
+    return None if what is None else (what, OFFERED_INSTEAD.get(what, "it answers chats and completes texts"))

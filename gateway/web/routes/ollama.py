@@ -60,7 +60,7 @@ from gateway.web.serving import Serving, caller, reply
 OLLAMA_VERSION = "0.12.6"
 """The version of Ollama whose API this is; its clients refuse older ones."""
 encode = msgspec.json.Encoder().encode
-NEVER = datetime(9999, 12, 31, tzinfo=UTC).timestamp()  # when a served model is unloaded
+NEVER_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()  # when a served model is unloaded
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
@@ -233,7 +233,7 @@ class OllamaAPI:
         )
 
     async def loaded(self, request: Request) -> Response:
-        context, details, until = self._gateway.front().window.tokens(), self._details(), rfc3339(NEVER)
+        context, details, until = self._gateway.front().window.tokens(), self._details(), rfc3339(NEVER_S)
         return reply(
             OllamaLoadedModels(
                 models=[

@@ -22,8 +22,8 @@ from contracts.errors import ConfigError
 from infra.network.bind_address import WILDCARD_ADDRESSES
 from infra.process.tasks import Tasks
 
-BACKEND = "UCX"
-EXTRA = "nixl"  # of pyproject.toml
+NIXL_BACKEND = "UCX"
+PACKAGE_EXTRA = "nixl"  # of pyproject.toml
 RDMA_DEVICES = Path("/sys/class/infiniband")
 START_TIMEOUT_S, CLOSE_TIMEOUT_S = 60.0, 5.0
 NAME_BYTES = 16  # of an interface in an ioctl
@@ -45,7 +45,7 @@ class NixlAgents:
         """Starts the library; without RDMA it listens at `host`, the address to bind. Raises `ConfigError`."""
         if find_spec("nixl") is None:
             raise ConfigError(
-                "--kv-transport", "nixl", f"the package nixl is not installed: it is in the extra {EXTRA!r} of"
+                "--kv-transport", "nixl", f"the package nixl is not installed: it is in the extra {PACKAGE_EXTRA!r} of"
                 " pyproject.toml (pip install -c constraints.txt nixl)"
             )  # fmt: skip
         for name, value in library_settings(host).items():
@@ -66,7 +66,7 @@ class NixlAgents:
     def _make(self) -> Any:
         library: ModuleType = importlib.import_module("nixl")
         return library.nixl_agent(
-            secrets.token_hex(), library.nixl_agent_config(enable_prog_thread=False, backends=[BACKEND])
+            secrets.token_hex(), library.nixl_agent_config(enable_prog_thread=False, backends=[NIXL_BACKEND])
         )
 
     async def call(self, work: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs) -> Result:

@@ -22,7 +22,7 @@ from kvtransfer.transports.nixl.ring import NixlError, NixlRing
 FRAMES_PER_PAYLOAD = 4
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
 POLL_S = 0.0002  # between two looks at writes that are under way
-GREETING = (0, 1)  # offset and size of a write that shows, before there are payloads, that the peer has the token
+GREETING_SPAN = (0, 1)  # offset and size of a write that shows, before there are payloads, that the peer has the token
 log = logging.getLogger("baton.handoff")
 
 
@@ -62,7 +62,7 @@ class NixlChannel:
         try:
             ring = await self._agents.call(NixlRing, self._agents, self._peer.size)
             await self._agents.call(ring.connect, self._peer, self._token)
-            there = await self._agents.call(ring.write, [GREETING])
+            there = await self._agents.call(ring.write, [GREETING_SPAN])
             while not there and not self._closed:
                 await asyncio.sleep(POLL_S)
                 there = await self._agents.call(ring.write, [])

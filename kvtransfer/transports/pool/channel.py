@@ -26,7 +26,7 @@ from kvtransfer.protocol.flow import MAX_LINK_OFFSET
 from kvtransfer.transports.channel import SentPayload
 
 MAX_POOL_RANKS = 8
-FAREWELL = b"\0"
+FAREWELL_BYTE = b"\0"
 """The message of a writer that lives, and writes no more."""
 PAYLOADS_PER_FRAME = 8
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
@@ -146,5 +146,5 @@ class PoolChannel:
             self._ended = None
             asyncio.get_running_loop().remove_reader(self._socket)
         with suppress(OSError):  # the other end may be closed
-            self._socket.send(FAREWELL)
+            self._socket.send(FAREWELL_BYTE)
         self._socket.close()

@@ -9,7 +9,7 @@ import socket
 import struct
 from contextlib import suppress
 
-CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
+PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 SO_PEERPIDFD = 77  # Linux 6.5, socket(7); it also finds processes in other PID namespaces
 
 
@@ -17,7 +17,9 @@ def process_of(end: socket.socket) -> int:
     """Returns a pidfd, which is readable when the process that made the socket has ended. Raises `OSError`."""
     with suppress(OSError):
         return end.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-    process, _, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    process, _, _ = PEER_CREDENTIALS.unpack(
+        end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    )
     if not process:
         raise OSError("a process that is not visible here")
     return os.pidfd_open(process)

@@ -18,8 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 USER_BYTES, TOKEN_BYTES = 16, 16
-CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
-SUPPORTED = all(hasattr(*each) for each in ((socket, "SO_PASSCRED"), (os, "memfd_create"), (fcntl, "F_ADD_SEALS")))
+PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
+RINGS_SUPPORTED = all(
+    hasattr(*each) for each in ((socket, "SO_PASSCRED"), (os, "memfd_create"), (fcntl, "F_ADD_SEALS"))
+)
 """Whether this platform has what a ring needs: Linux has it."""
 TakeRing = Callable[[bytes, bytes, int], None]
 """Takes a user name, a token and a descriptor, which is closed after the call."""
@@ -47,7 +49,7 @@ class RingSocket:
 
     def receive(self) -> None:
         """Takes all rings that have arrived; foreign and malformed datagrams are dropped."""
-        room = socket.CMSG_SPACE(CREDENTIALS.size) + socket.CMSG_SPACE(array.array("i").itemsize)
+        room = socket.CMSG_SPACE(PEER_CREDENTIALS.size) + socket.CMSG_SPACE(array.array("i").itemsize)
         while True:
             try:
                 text, ancillary, _, _ = self._socket.recvmsg(
@@ -60,7 +62,7 @@ class RingSocket:
                 if kind == socket.SCM_RIGHTS:
                     descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
                 elif kind == socket.SCM_CREDENTIALS:
-                    _, user, _ = CREDENTIALS.unpack(data)
+                    _, user, _ = PEER_CREDENTIALS.unpack(data)
             try:
                 if user == os.getuid() and len(descriptors) == 1 and len(text) == USER_BYTES + TOKEN_BYTES:
                     self._take(text[:USER_BYTES], text[USER_BYTES:], descriptors[0])

@@ -20,7 +20,7 @@ from engine.model.layers.adapted import Adapting, StepAdapters
 from engine.model.layers.linear import Linear
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight, dequantized
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 from kernels.quantized import rows as kernel
 from kernels.quantized.product import MAX_SPLIT_K_ROWS
 from kernels.quantized.rows import RowFormat, RowKind
@@ -185,7 +185,7 @@ def test_logits_are_those_of_emulation(
         weights: Sequence[Weight],
         bias: Tensor | None,
         adapting: Adapting | None = None,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> Linear:
         numbers = torch.cat([dequantized(weight) for weight in weights]).to(DEVICE)
         return Emulated(numbers, bias, "int8" if quantization == "int8" else "fp8")

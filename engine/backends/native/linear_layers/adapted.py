@@ -19,7 +19,7 @@ from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.backends.native.linear_layers.parts import CPU_DEVICE
 from engine.model.layers.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
 from engine.model.quantized import Weight
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 COLUMN_MULTIPLE = 16
 """Columns of a packed matrix are padded to a multiple of this, a whole number of vectors."""
@@ -35,7 +35,7 @@ class NativeAdapted(NativeLinear):
         bias: Tensor | None,
         dtype: torch.dtype,
         adapting: Adapting,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> None:
         super().__init__(native, weights, bias, dtype, order)
         self.adapting = adapting

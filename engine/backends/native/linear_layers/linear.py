@@ -10,7 +10,7 @@ from contracts.errors import NativeError
 from engine.backends.native.library import DTYPE_CODES, LinearArguments
 from engine.backends.native.linear_layers.parts import joined, packed
 from engine.model.quantized import Form, Quantized, Weight, dequantized
-from engine.parallel.sums import WHOLE, SumOrder
+from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 
 class NativeLinear:
@@ -25,7 +25,7 @@ class NativeLinear:
         weights: Weight | Sequence[Weight],
         bias: Tensor | None,
         dtype: torch.dtype | None = None,
-        order: SumOrder = WHOLE,
+        order: SumOrder = WHOLE_SUM,
     ) -> None:
         """Packs one weight `[out, in]`, or several whose outputs lie side by side, for an `x` in `dtype`.
 
