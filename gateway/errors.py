@@ -93,7 +93,7 @@ class APIError(BatonError):
         return {"x-should-retry": "false"} if self.status >= 500 else {}
 
 
-def is_anthropic(path: str, headers: Container[str] = ()) -> bool:
+def is_anthropic(path: str, headers: Container[str]) -> bool:
     """Returns whether a path with these headers belongs to Anthropic's API."""
     return _is_below(path, ANTHROPIC_PATH) or ("anthropic-version" in headers and _is_below(path, MODELS_PATH))
 
@@ -170,7 +170,7 @@ def no_model(name: str, model: str, adapters: Collection[str], param: str = "mod
     return APIError(404, message, param=param, code="model_not_found")
 
 
-def of_status(status: int, path: str, method: str, near: str | None = None) -> APIError:
+def of_status(status: int, path: str, method: str, near: str | None) -> APIError:
     """Returns the error for an unknown path or method; `near` is a similar path that exists."""
     if status == 404:
         hint = f"; there is {near}: is the client's base URL right?" if near is not None else ""

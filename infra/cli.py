@@ -38,7 +38,7 @@ def parse(
 
 
 def parse_with_sources(
-    config: type[ConfigType], argv: Sequence[str], prog: str, environment: Mapping[str, str] | None = None
+    config: type[ConfigType], argv: Sequence[str], prog: str, environment: Mapping[str, str] | None
 ) -> ParsedConfig[ConfigType]:
     """Does what `parse` does, and returns the sources, too."""
     fields = list(option_fields(config))

@@ -7,7 +7,6 @@ ends with a clear reason, and no new link begins until a probe succeeds.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from infra.network.probing import obstacle
@@ -29,7 +28,7 @@ class PeerProbes:
         deadline: float,
         remember: float,
         missed: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """A peer is unreachable if no connection succeeds for `deadline` seconds; it is probed for `remember` more.
 

@@ -83,7 +83,7 @@ def pooled_line(url: str, model: str, pooling: Pooling, more: str = "") -> str:
     return _curl(f"{url}/v1/rerank", {"model": model, "query": EXAMPLE_TOOL_QUESTION, "documents": documents}, more)
 
 
-def tool_line(url: str, model: str, more: str = "") -> str:
+def tool_line(url: str, model: str, more: str) -> str:
     """Returns a curl command whose answer calls a tool."""
     return _curl(
         f"{url}/v1/chat/completions",
@@ -113,7 +113,7 @@ def chat_template(directory: Path) -> str:
     return found if isinstance(found, str) else json.dumps(found) if found else ""  # a list for some models
 
 
-def model_name(url: str, key: str = "", cert: str = "") -> str:
+def model_name(url: str, key: str, cert: str) -> str:
     """Returns the gateway's name of the model, or the demo model's if the gateway does not answer."""
     try:
         return CompletionsClient(url, silence=MODEL_NAME_TIMEOUT_S, key=key, cert=cert).model()

@@ -100,7 +100,7 @@ def _yarn(rope: Rope, powers: Tensor) -> Tensor:
     return (1.0 / (rope.factor * powers)) * (1 - kept) + (1.0 / powers) * kept
 
 
-def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0.0) -> float:
+def yarn_magnitude(factor: float, mscale: float, mscale_all_dim: float) -> float:
     """Returns yarn's default attention factor (section 3.4 of the paper)."""
 
     def scale(weight: float) -> float:

@@ -13,7 +13,7 @@ from engine.schedule.sequence import Sequence
 class SharedLandings:
     """Blocks of text that are about to land, and the sequences that wait for them, by the chains of one group."""
 
-    def __init__(self, group: int = 0) -> None:
+    def __init__(self, group: int) -> None:
         self._group = group
         self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land
         self._waiting: dict[Sequence, Sequence] = {}  # waiting sequence → landing sequence

@@ -38,7 +38,7 @@ class PagedAttention:
         sinks: Tensor | None,
         current: CurrentStep,
         *,
-        stores: bool = True,
+        stores: bool,
     ) -> None:
         """Keys or values (of length `value_dim`) are padded to the longer of their lengths.
 

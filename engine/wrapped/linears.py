@@ -65,8 +65,8 @@ def replace_linears(
     dtype: torch.dtype,
     quantized: dict[int, Quantized],
     progress: Progress,
-    adapting: Adapting | None = None,
-    of_all_tokens: Set[int] = frozenset(),
+    adapting: Adapting | None,
+    of_all_tokens: Set[int],
 ) -> list[tuple[AdapterTarget, Adaptable]]:
     """Replaces the model's linear layers by the backend's, one by one, so that no weight is in memory twice.
 

@@ -28,7 +28,7 @@ Tokenize = Callable[[int, bool], list[list[int]]]
 
 
 async def pooling_of(
-    front: PromptAdmission, ready: Callable[[], bool], path: str, caller: Caller, task: PoolingTask | None = None
+    front: PromptAdmission, ready: Callable[[], bool], path: str, caller: Caller, task: PoolingTask | None
 ) -> Pooling:
     """Returns how the model pools, when it is loaded; while workers are `ready` they have told it.
 

@@ -9,7 +9,7 @@ from infra.redis.records import FinishedRecord
 log = logging.getLogger(ACCESS_LOGGER)
 
 
-def log_ended(record: FinishedRecord, trace: str = "") -> None:
+def log_ended(record: FinishedRecord, trace: str) -> None:
     """`trace`: id of the request's trace, if it is sampled."""
     if log.isEnabledFor(logging.INFO):
         log.info("request ended", extra={"fields": access_fields(record, trace)})

@@ -45,7 +45,7 @@ def split_plan_words(works: int, room: int) -> int:
     return works + room + works + 1
 
 
-def plan_splits(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArray[np.int32]:
+def plan_splits(lengths: NDArray[np.int64], room: int, window: int) -> NDArray[np.int32]:
     """Cuts sequences of `lengths` tokens, of which a query sees the last `window` (0: all).
 
     Returns owners `[works + room]`, then starts `[works + 1]`, as in `SplitPlan`. An empty sequence has one part as

@@ -25,7 +25,7 @@ class Payload(Struct, frozen=True):
 class Payloads:
     """Layers in the order in which they became ready; each of their blocks is sent once."""
 
-    def __init__(self, spec: KVSpec, tokens: int, codec: Codec = "none") -> None:
+    def __init__(self, spec: KVSpec, tokens: int, codec: Codec) -> None:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
         self.blocks = handoff_blocks(spec, tokens)  # blocks of each group that may move
         first = {(at, layer): self.blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}

@@ -30,7 +30,7 @@ class PayloadSessions:
         network: Network,
         sockets: PayloadSockets,
         writers: PoolWriters,
-        landings: NixlLandings | None = None,
+        landings: NixlLandings | None,
     ) -> None:
         """`landings` are for NIXL, if it may be used."""
         self._config = config

@@ -130,7 +130,7 @@ def make_linear(
     bias: Tensor | None,
     device: torch.device,
     dtype: torch.dtype,
-    activations: Activations = "auto",
+    activations: Activations,
 ) -> QuantizedLinear | SideBySide:
     """Makes one layer of weights `[out, in]`, at least one of which the kernels support.
 

@@ -13,7 +13,7 @@ SEED_BITS = 63
 
 
 def sampling_of(
-    body: SamplingFields, tokenizer: ModelTokenizer, bad_words: tuple[TokenIds, ...] = (), grammar: str = ""
+    body: SamplingFields, tokenizer: ModelTokenizer, bad_words: tuple[TokenIds, ...], grammar: str
 ) -> Sampling:
     """Returns the client's settings, else the model's recommended ones, else OpenAI's defaults; always with a seed.
 
