@@ -104,8 +104,7 @@ def lately(snapshot: Snapshot) -> LatelySeen:
     answered = [each for each in snapshot.finished if each.ended_at > since and each.output_tokens > 0]
     roles: dict[Role, WorkersLately] = {}
     for role in ("prefill", "decode"):
-        views = [view for view in snapshot.workers if view.role == role and view.record is not None]
-        records = [view.record for view in views if view.record is not None]
+        records = [view.record for view in snapshot.workers if view.role == role and view.record is not None]
         if records:
             roles[role] = _role_use(records, snapshot.samples, since)
     return LatelySeen(
@@ -131,12 +130,13 @@ def worker_use(record: WorkerRecord, life: Sequence[StatsSample], since: float) 
 def _role_use(
     records: Sequence[WorkerRecord], samples: Mapping[str, Sequence[StatsSample]], since: float
 ) -> WorkersLately:
-    uses = [worker_use(record, samples.get(record.epoch, ()), since) for record in records]
+    found = (worker_use(record, samples.get(record.epoch, ()), since) for record in records)
+    uses = [use for use in found if use is not None]
     blocks = sum(record.load.blocks_total for record in records)
-    binding = {use.binds for use in uses if use is not None}
+    binding = {use.binds for use in uses}
     return WorkersLately(
         len(records),
-        sum(use.busy for use in uses if use is not None) / len(records),
+        sum(use.busy for use in uses) / len(records),
         sum(record.load.blocks_used for record in records) / blocks if blocks else 0.0,
         binding.pop() if len(binding) == 1 else "",
     )
