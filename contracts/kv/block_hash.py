@@ -30,6 +30,8 @@ def block_key(parent: bytes, tokens: bytes) -> bytes:
 
 def pack(tokens: Sequence[int]) -> bytes:
     """Packs token ids as little-endian u32. Raises `OverflowError` for an id out of range."""
+    if isinstance(tokens, array) and tokens.typecode == "I" and sys.byteorder == "little":
+        return tokens.tobytes()
     packed = array("I", tokens)  # half the time of `struct.pack`
     if sys.byteorder == "big":
         packed.byteswap()

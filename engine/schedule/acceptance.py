@@ -28,7 +28,11 @@ class Acceptance:
         if sequence.branches:
             progress = self._accept_first(sequence, sampled, scores or [None] * len(sampled), now)
         else:
-            progress = [self._accept_next(sequence, sampled, scores[0] if scores else None, now)]
+            progress = [self._take(sequence, sampled, scores[0] if scores else None, now)]
+            if progress[0].finish:
+                self._lifecycle.end(sequence)
+            elif sequence.hand_off:
+                self._lifecycle.park(sequence)
         prompt_scores = sequence.take_prompt_scores() if sequence.prompt_scores else None
         if prompt_scores is not None and progress:
             progress[0] = structs.replace(progress[0], prompt_scores=prompt_scores)
@@ -39,16 +43,6 @@ class Acceptance:
         sequence.first_token_at = now
         self._lifecycle.end(sequence)
         return [SequenceProgress(sequence, 0, [], "stop", state=vector)]
-
-    def _accept_next(
-        self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float
-    ) -> SequenceProgress:
-        progress = self._take(sequence, sampled, scores, now)
-        if progress.finish:
-            self._lifecycle.end(sequence)
-        elif sequence.hand_off:
-            self._lifecycle.park(sequence)
-        return progress
 
     def _accept_first(
         self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float

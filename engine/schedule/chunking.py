@@ -6,6 +6,7 @@ Both are learned from past steps, since they depend on text lengths and on the l
 after Sarathi-Serve, Agrawal et al., OSDI 2024, whose budget is a constant found by profiling).
 """
 
+from collections.abc import Sequence
 from math import inf
 
 MIN_PROMPT_TOKENS = 16
@@ -35,16 +36,22 @@ class Chunking:
             return most
         return min(most, max(MIN_PROMPT_TOKENS, int(left / self._token)))
 
-    def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
-        """Learns from a step of `prompt_tokens` and `decodes` sequences that took `seconds`.
+    def learn(self, prompt_tokens: int, decodes: int, durations: Sequence[float]) -> None:
+        """Learns from steps of `prompt_tokens` and `decodes` sequences that took these seconds, one after the other.
 
         A few prompt tokens beside decodes are ignored: steps vary by more than such a chunk takes.
         """
-        if seconds <= 0 or (decodes and 0 < prompt_tokens < MIN_PROMPT_TOKENS):
-            return  # seconds <= 0: the clock was set
-        if not prompt_tokens:
-            self._decodes += NEWEST_STEP_WEIGHT * (seconds - self._decodes)
+        if decodes and 0 < prompt_tokens < MIN_PROMPT_TOKENS:
             return
+        for seconds in durations:
+            if seconds <= 0:
+                continue  # the clock was set
+            if prompt_tokens:
+                self._learn_prompts(prompt_tokens, decodes, seconds)
+            else:
+                self._decodes += NEWEST_STEP_WEIGHT * (seconds - self._decodes)
+
+    def _learn_prompts(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
         if decodes:
             self._decodes = min(self._decodes, seconds)  # fewer or faster decodes than before
             seconds -= self._decodes

@@ -6,7 +6,7 @@ from enum import Enum
 from math import inf
 
 from contracts.errors import IllegalMove, MessageError
-from contracts.ids import AttemptKey
+from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.job import Job, Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from contracts.scores import Scores
@@ -60,6 +60,7 @@ class Sequence:
     due: float = inf  # s, when its first token is due
     sent_block_tokens: int = 0  # tokens of the sender's blocks; 0: as many as here
 
+    sample: SampleKey = field(init=False)  # of `key`
     tokens: "array[int]" = field(init=False)  # C integers: copied, hashed and compared without an object for each
     prompt_tokens: int = field(default=0, init=False)  # leading `tokens` from the client
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
@@ -100,6 +101,7 @@ class Sequence:
     first_token_at: float = field(default=0.0, init=False)  # s, when this engine sampled this attempt's first token
 
     def __post_init__(self) -> None:
+        self.sample = self.key.of
         self.tokens, self.prompt_tokens = array("I", self.prompt.token_ids), self.prompt.prompt_tokens
         if not 1 <= self.prompt_tokens <= len(self.tokens):
             raise MessageError(

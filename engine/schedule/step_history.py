@@ -30,12 +30,18 @@ class StepHistory:
 
         `work`: of the first step; `proposing`: seconds of each step in which drafts were proposed.
         """
+        if not durations:
+            return
+        self.chunking.learn(work.prompt_tokens, work.sequences, durations)
+        usual_s = self.usual_s if self.steps else durations[0]
         for seconds in durations:
-            self.chunking.learn(work.prompt_tokens, work.sequences, seconds)
-            self.usual_s += NEWEST_STEP_WEIGHT * (seconds - self.usual_s) if self.steps else seconds
-            self.steps += 1
+            usual_s += NEWEST_STEP_WEIGHT * (seconds - usual_s)
+        self.usual_s = usual_s
+        self.steps += len(durations)
         self.totals = self.totals.and_steps(work, durations)
-        self.fit.learn_in_a_row(work, [seconds - min(proposing, seconds / 2) for seconds in durations])
+        if proposing:
+            durations = [seconds - min(proposing, seconds / 2) for seconds in durations]
+        self.fit.learn_in_a_row(work, durations)
 
     def count_size(self, tokens: int, steps: int) -> None:
         """Counts `steps` steps that had `tokens` tokens together, in equal shares."""

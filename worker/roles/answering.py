@@ -44,7 +44,7 @@ class Answering(SequenceGroups[SequenceGroup]):
         Landing sequences are ended by the transfer, since it may still write.
         """
         for sequence in sequences:
-            sample = sequence.key.of
+            sample = sequence.sample
             group = self._by_sample.get(sample)
             if group is not None and group.landed and group.living[sample] is sequence:
                 text = f"the request's deadline passed on the {self._role} worker"

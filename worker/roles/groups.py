@@ -25,7 +25,7 @@ class SequenceGroup:
 
     def __init__(self, members: list[Sequence], handoff: HandoffKey | None, queued_at: float) -> None:
         self.members = members  # the first is the parent, from which the others branch off
-        self.living = {each.key.of: each for each in members}  # samples whose end was not reported yet
+        self.living = {each.sample: each for each in members}  # samples whose end was not reported yet
         self.handoff = handoff
         self.landed = handoff is None  # no more KV will be written to its blocks
         self.queued_at = queued_at  # server time, s
@@ -89,7 +89,7 @@ class SequenceGroups(ABC, Generic[Group]):
         emitted = []
         for item in progress:
             sequence = item.sequence
-            sample = sequence.key.of
+            sample = sequence.sample
             group = self._by_sample[sample]
             if item.failed:
                 reason = reason_of(item.failed)

@@ -21,13 +21,13 @@ class Machine:
     def mixed(self, chunking: Chunking) -> float:
         tokens = chunking.budget(MOST)
         seconds = self.decodes + tokens * self.token
-        chunking.learn(tokens, 1, seconds)
+        chunking.learn(tokens, 1, [seconds])
         return seconds
 
     def settle(self, chunking: Chunking) -> float:
         """Decode steps and mixed ones in turn; the seconds of the last mixed one."""
         for _ in range(STEPS):
-            chunking.learn(0, 1, self.decodes)
+            chunking.learn(0, 1, [self.decodes])
             seconds = self.mixed(chunking)
         return seconds
 
@@ -65,7 +65,7 @@ def test_prompts_get_on_whatever_was_measured(steps: list[tuple[int, int, float]
     """Clocks that are set back, steps that stood still, a decode step beyond the target."""
     chunking = Chunking(TARGET, 1000.0)
     for tokens, decodes, seconds in steps:
-        chunking.learn(tokens, decodes, seconds)
+        chunking.learn(tokens, decodes, [seconds])
         assert min(most, MIN_PROMPT_TOKENS) <= chunking.budget(most) <= most
 
 
@@ -76,5 +76,5 @@ def test_before_the_first_step_the_profile_is_believed() -> None:
 
 def test_without_a_target_there_is_room_for_all() -> None:
     chunking = Chunking(inf, 10.0)
-    chunking.learn(100, 1, 9.0)
+    chunking.learn(100, 1, [9.0])
     assert chunking.budget(MOST) == MOST
