@@ -109,6 +109,7 @@ class Lifecycle:
             self._landing_over(sequence)
             self.next_deadline = min(self.next_deadline, sequence.deadline)  # may be past already
         sequence.move(SequenceState.RUNNING)
+        sequence.looks_back = sequence.sampling.looks_back
         self.running.insert(sequence)
 
     def park(self, sequence: Sequence) -> None:

@@ -69,6 +69,7 @@ class Sequence:
     chains: Chains = field(default=(), init=False)  # by KV group, the cache keys of its full blocks
     advance_at: int = field(default=0, init=False)  # number of computed tokens at which its windows move
     register_at: int = field(default=0, init=False)  # planned tokens at which the cache gets more full blocks
+    looks_back: bool = field(default=False, init=False)  # as its sampling says, since it has run
     forked: bool = field(default=False, init=False)  # its last block may be in other tables too
     known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that are in the cache
     capacity: int = field(default=0, init=False)  # tokens that `blocks` hold

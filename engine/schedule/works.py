@@ -137,7 +137,7 @@ class Works:
             sampling=sampling if sampled else None,
             samples=samples,
             output_index=output_index,
-            tokens=sequence.tokens if sampled and (sampling.looks_back or propose) else None,
+            tokens=sequence.tokens if sampled and (sequence.looks_back or propose) else None,
             prompt_tokens=sequence.prompt_tokens,
             banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,

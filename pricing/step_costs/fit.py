@@ -250,20 +250,26 @@ class _Equations:
         w the weights, s the seconds, and x + i g a step's parts, the sum of w/s^2 (x + i g)(x + i g)^T is, for a, b, c
         = sums of w/s^2, w/s^2 i, w/s^2 i^2, that of one step with parts x + b/a g and weight a, plus (c - b^2/a) g g^T.
         """
-        a = b = c = alone = alone_at = 0.0
-        for at, seconds in enumerate(durations):
-            inverse = 1 / seconds
-            square = inverse * inverse
-            a, b, c = STEP_DECAY * a + square, STEP_DECAY * b + at * square, STEP_DECAY * c + at * at * square
-            alone, alone_at = STEP_DECAY * alone + inverse, STEP_DECAY * alone_at + at * inverse
         decay, context = STEP_DECAY ** len(durations), self._context
+        a = b = c = alone = alone_at = 0.0
+        weight = decay
+        for at, seconds in enumerate(durations):
+            weight /= STEP_DECAY
+            once = weight / seconds
+            twice = once / seconds
+            moment = at * twice
+            alone += once
+            alone_at += at * once
+            a += twice
+            b += moment
+            c += at * moment
         self.sums = [decay * old + alone * amount for old, amount in zip(self.sums, amounts, strict=True)]
         if context is not None:
             self.sums[context] += alone_at * growth
             amounts[context] += growth * b / a
         for place, amount in enumerate(amounts):
-            row, weight = zip(self.products[place], amounts, strict=True), a * amount
-            self.products[place] = [decay * old + weight * other for old, other in row]
+            row, scaled = zip(self.products[place], amounts, strict=True), a * amount
+            self.products[place] = [decay * old + scaled * other for old, other in row]
         if context is not None:
             self.products[context][context] += (c - b * b / a) * growth * growth
         self.steps += len(durations)
