@@ -133,7 +133,11 @@ class SimulatedWorker:
     def backlog(self, at: float) -> Backlog:
         """Returns the backlog that the worker told a gateway `at` a time, s; the worker has not changed since then."""
         self._told_at = at
-        backlog, step = self.told().backlog(), self._step
+        if self._shown:
+            backlog = self.status.backlog()
+        else:
+            backlog = self.status.with_posted(self.scheduler.backlog(), self._received, self._round_at)
+        step = self._step
         if step is None or not (ended := step.ended(at)):
             return backlog
         return structs.replace(

@@ -73,8 +73,12 @@ class EngineStatus:
 
     def backlog(self) -> Backlog:
         """Returns the last shown backlog, plus prompts posted since."""
-        (load, received, at), posted = self._shown, self.posted
-        backlog = load.backlog
+        load, received, at = self._shown
+        return self.with_posted(load.backlog, received, at)
+
+    def with_posted(self, backlog: Backlog, received: PromptCounts, at: float) -> Backlog:
+        """Returns a backlog as it was `at` a time of the monotonic clock, plus prompts posted behind `received`."""
+        posted = self.posted
         return structs.replace(
             backlog,
             prompts=backlog.prompts + posted.prompts - received.prompts,

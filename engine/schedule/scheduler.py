@@ -207,13 +207,14 @@ class Scheduler:
             preemptions=self._lifecycle.preemptions,
             kv=self._lifecycle.kv_counts(),
             step_tokens=StepTokens(self._history.sizes(), self._prompt_tokens + self._acceptance.output_tokens),
-            backlog=self._backlog(),
+            backlog=self.backlog(),
             costs=self._history.fit.costs,
             step_totals=self._history.totals,
             speculation=self._speculation.counts() if self._speculation is not None else SpeculationCounts(),
         )
 
-    def _backlog(self) -> Backlog:
+    def backlog(self) -> Backlog:
+        """Counts the work that comes before a new request's, as `load` does."""
         queue, main = self._admission.queue, self._blocks.groups[self._blocks.main]
         left = [
             PromptWork(
