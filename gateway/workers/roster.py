@@ -25,19 +25,16 @@ class RoleRoster:
         self.ring = sorted(workers, key=attrgetter("record.epoch"))
         self.contents = {each.kind.content for each in self.ring}
         self.holders = holders
-        self._places = {each.kept: at for at, each in enumerate(self.ring)}
+        self.places = {each.kept: at for at, each in enumerate(self.ring)}
+        """The place on the ring of the worker with these blocks."""
         self._loads: list[int] = [each.load() for each in self.ring]
         self._by_load: dict[int, list[int]] = {}  # places of the workers with this load, in order
         for at, load in enumerate(self._loads):
             self._by_load.setdefault(load, []).append(at)
 
-    def place(self, kept: KeptBlocks) -> int | None:
-        """Returns the place on the ring of the worker with these blocks; None: the worker is not in this roster."""
-        return self._places.get(kept)
-
     def weigh(self, worker: Worker) -> None:
         """Takes the present load of a worker of this roster."""
-        at, load = self._places[worker.kept], worker.load()
+        at, load = self.places[worker.kept], worker.load()
         if load == self._loads[at]:
             return
         same = self._by_load[self._loads[at]]
@@ -74,7 +71,7 @@ class RoleTurn:
 
     def rank(self, worker: Worker) -> int:
         """Returns a worker's position in this turn among all workers of the role."""
-        return self._rank(self._roster.place(worker.kept) or 0)
+        return (self._roster.places[worker.kept] - self._first) % len(self._roster.ring)
 
     def longest(self, keys: Sequence[int], block_tokens: int, most: int) -> list[Worker]:
         """Returns the workers with the longest beginnings of `keys`, at most about `most`, in no order.
@@ -104,13 +101,11 @@ class RoleTurn:
         ring = self._roster.ring
         return chain(islice(ring, self._first, None), islice(ring, self._first))
 
-    def _rank(self, place: int) -> int:
-        return (place - self._first) % len(self._roster.ring)
-
     def _holders(self, key: int, block_tokens: int) -> Iterator[Worker]:
+        ring, places = self._roster.ring, self._roster.places
         for kept in self._roster.holders.of(key):
-            place = self._roster.place(kept)
-            if place is not None and self._fits(worker := self._roster.ring[place], block_tokens):
+            place = places.get(kept)
+            if place is not None and self._fits(worker := ring[place], block_tokens):
                 yield worker
 
     def _first_holders(self, key: int, block_tokens: int, most: int) -> list[Worker]:
@@ -138,13 +133,14 @@ class Roster:
         return len(self.prefills.ring) + len(self.decodes.ring)
 
     def has(self, worker: Worker) -> bool:
-        return self._of(worker).place(worker.kept) is not None
+        return worker.kept in self._of(worker).places
 
     def weigh(self, workers: Iterable[Worker]) -> None:
         """Takes the present loads of workers; workers that are not in this roster are ignored."""
         for each in workers:
-            if self.has(each):
-                self._of(each).weigh(each)
+            roster = self._of(each)
+            if each.kept in roster.places:
+                roster.weigh(each)
 
     def _of(self, worker: Worker) -> RoleRoster:
         return self.prefills if worker.kind.role == "prefill" else self.decodes
