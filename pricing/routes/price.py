@@ -30,7 +30,7 @@ from pricing.routes.links import LinkRates, MeasuredLink
 from pricing.routes.pooled import CostPools
 from pricing.routes.route import RouteRequest
 from pricing.routes.wait import first_token_seconds
-from pricing.step_costs.steps import StepCosts
+from pricing.step_costs.steps import StepCosts, pairs_of
 
 DECODE_WEIGHT = 0.25  # weight of a second in the course of an answer, relative to a second before its first token
 SINGLE_STEP_WEIGHT = 0.25  # weight of the delay of running decodes by one longer step; several longer steps count fully
@@ -112,7 +112,7 @@ def prices(
         pairs = [first for first in firsts if first.candidate.reaches(worker)]
         short = RouteEstimate(second, second, own, second.short_price)
         may_be_short = not pairs or (second.short_tpot <= wanted and not hand_off_always)
-        if may_be_short:
+        if may_be_short and firsts:
             leader.sees(short)
         for first in pairs:
             sender = first.candidate
@@ -133,24 +133,25 @@ def _estimate(worker: Candidate, costs: StepCosts, request: RouteRequest) -> Wor
     """Estimates the terms that depend on one worker; a prompt's last token is always computed."""
     backlog, each, samples = worker.backlog, worker.decode_yield, request.samples
     start = min(worker.cached, request.tokens - 1)
-    work = PromptWork(request.tokens - start, start, request.owner)
+    tokens = request.tokens - start
     running, context = backlog.sequences, backlog.context
-    seconds = costs.prompt_seconds(work.tokens, work.pairs)
+    seconds = costs.prompt_seconds(tokens, pairs_of(start, tokens))
     tpot = costs.token_seconds(running + samples, context + samples * request.tokens, each)
     if running or backlog.tokens:
-        ttft = first_token_seconds(costs, backlog, work, worker.report_age, worker.awaited)
+        prompt = PromptWork(tokens, start, request.owner)
+        ttft = first_token_seconds(costs, backlog, prompt, worker.report_age, worker.awaited)
     else:
         ttft = seconds
     slowed = short_tpot = 0.0  # s per token: by which its decodes take longer, and beside a chunk of the prompt
-    chunk = min(work.tokens, costs.chunk(running, context))
+    chunk = min(tokens, costs.chunk(running, context))
     if running:
         before = costs.token_seconds(running, context, each)
         slowed, short_tpot = running * (tpot - before), before + costs.prompt_token * chunk / each.tokens
     decode = DECODE_WEIGHT * request.output_tokens * (samples * tpot + slowed)
-    weight = SINGLE_STEP_WEIGHT if chunk == work.tokens else 1.0
+    weight = SINGLE_STEP_WEIGHT if chunk == tokens else 1.0
     return WorkerEstimate(
         worker,
-        work.tokens,
+        tokens,
         start,
         ttft,
         seconds,
