@@ -28,7 +28,7 @@ from benchmarks.gpu_hour.running import Outcome, run  # noqa: E402
 from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, STAGES, Stage  # noqa: E402
 from kernels.tuned_tables import own_file  # noqa: E402
 
-MINUTES = 9.5
+USUAL_MINUTES = 9.5
 PARTS = {"1": PART_ONE, "2": PART_TWO, "3": PART_THREE}
 
 
@@ -89,7 +89,7 @@ def options(stages: Sequence[Stage]) -> argparse.Namespace:
     parser.add_argument("--part", choices=list(PARTS), help="only the stages of this part")
     parser.add_argument("--only", nargs="+", choices=names, metavar="STAGE", help="only these, also if they passed")
     parser.add_argument("--again", nargs="+", choices=names, metavar="STAGE", help="these first, also if they passed")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it")
+    parser.add_argument("--minutes", type=float, default=USUAL_MINUTES, help="for all of it")
     parser.add_argument("--list", action="store_true", help="print the stages, with their times and what they need")
     return parser.parse_args()
 

@@ -19,7 +19,7 @@ from demo_model.tokenizer import Encoder
 from demo_model.train import BATCH_TOKENS, SEED, WEIGHTS, Loss, llama_config, train, training_text
 
 DRAFT = Path(__file__).parent / "draft_weights"
-STEPS = 4400
+TRAINING_STEPS = 4400
 TOKENIZER = "tokenizer.json"
 
 
@@ -48,7 +48,7 @@ def told_by(teacher: LlamaForCausalLM) -> Loss:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DRAFT, help="directory for the draft model (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=TRAINING_STEPS, help="training steps (default: %(default)s)")
     parser.add_argument("--checkpoint", type=Path, help="file that keeps the state, so that a stopped run can go on")
     options = parser.parse_args()
     torch.manual_seed(SEED)

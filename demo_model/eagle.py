@@ -24,9 +24,9 @@ from demo_model.packing import Packer
 from demo_model.tokenizer import PAD, SPECIAL, Encoder
 from demo_model.train import BATCH_TOKENS, MATRIX_RATE, OTHER_RATE, SEED, WARMUP_STEPS, WEIGHTS, training_text
 
-STEPS = 2000
+TRAINING_STEPS = 2000
 ENTROPY_SHARE = 0.1
-NOISE = 0.2  # of the states' spread
+NOISE_SHARE = 0.2  # of the states' spread
 DECAY_SHARE = 0.6
 
 
@@ -60,7 +60,7 @@ def head_loss(model: LlamaForCausalLM, head: EagleHead, ids: Tensor, weights: Te
         states = model.model(input_ids=ids, use_cache=False).last_hidden_state.float()
         angles = model.model.rotary_emb(embedded, torch.arange(length)[None])
         mask = torch.full((length, length), float("-inf")).triu(1)[None, None].to(torch.bfloat16)
-        noise = (torch.rand_like(states) - 0.5) * (2 * NOISE * states.std())
+        noise = (torch.rand_like(states) - 0.5) * (2 * NOISE_SHARE * states.std())
     guessed = head(embedded, shifted(states + noise), angles, mask)
     counts = F.pad(weights[:, 1:], (0, 1)) > 0
     wanted, found = states[counts], guessed[counts].float()
@@ -116,7 +116,7 @@ def main() -> None:
     """Loads the shipped model, trains a head for it, and saves the head."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory for the head")
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=TRAINING_STEPS, help="training steps (default: %(default)s)")
     options = parser.parse_args()
     torch.manual_seed(SEED)
     model = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32, attn_implementation="eager")

@@ -20,9 +20,9 @@ from demo_model.lessons.smalltalk import CAN_DO
 from demo_model.split import Split
 
 SEED = 2024
-BATCH = 50
-LIMIT = 320
-MENTIONS = 3  # once in the first sentence, which only repeats the question, and then twice in the story
+PROMPTS_PER_BATCH = 50
+MAX_ANSWER_TOKENS = 320
+MIN_TOPIC_MENTIONS = 3  # once in the first sentence, which only repeats the question, and then twice in the story
 
 Check = Callable[[Exchange, str], bool]
 
@@ -42,7 +42,8 @@ class Figure(NamedTuple):
 def mentions_all(exchange: Exchange, answer: str) -> bool:
     """Checks that a story of some length tells about every noun of the question, and names its place."""
     return len(answer.split()) >= 40 and all(
-        answer.lower().count(noun.lower()) >= (1 if noun in words.PLACES else MENTIONS) for noun in exchange.subject
+        answer.lower().count(noun.lower()) >= (1 if noun in words.PLACES else MIN_TOPIC_MENTIONS)
+        for noun in exchange.subject
     )
 
 
@@ -152,14 +153,14 @@ def prompt(tokenizer: PreTrainedTokenizerBase, conversation: Conversation, told:
 
 
 def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[str]:
-    """Continues prompts greedily. An answer that does not end within LIMIT tokens comes back cut."""
+    """Continues prompts greedily. An answer that does not end within MAX_ANSWER_TOKENS tokens comes back cut."""
     generator: Any = model  # by its annotations, `generate` fits none of the library's own models
     answers: list[str] = []
-    for start in range(0, len(prompts), BATCH):
-        batch = prompts[start : start + BATCH]
+    for start in range(0, len(prompts), PROMPTS_PER_BATCH):
+        batch = prompts[start : start + PROMPTS_PER_BATCH]
         inputs: Any = tokenizer(batch, add_special_tokens=False, padding=True, return_tensors="pt")
         with torch.no_grad():
-            output = generator.generate(**inputs, max_new_tokens=LIMIT, do_sample=False)
+            output = generator.generate(**inputs, max_new_tokens=MAX_ANSWER_TOKENS, do_sample=False)
         answers += tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return answers
 

@@ -22,7 +22,7 @@ from demo_model.medusa import HEADS, Heads
 from demo_model.train import WEIGHTS
 
 SEED, CHOOSING_SEED = 1234, 4321
-SAMPLES = 120
+SAMPLED_CONVERSATIONS = 120
 CHOICES, RANKS = 32, 10
 """Draft tokens of a tree, and ranks of a head that may be among them."""
 
@@ -44,7 +44,7 @@ def ranks(
     base: LlamaForCausalLM,
     heads: Heads,
     tokenizer: PreTrainedTokenizerBase,
-    samples: int = SAMPLES,
+    samples: int = SAMPLED_CONVERSATIONS,
     seed: int = SEED,
 ) -> Tensor:
     """Returns `[positions, heads]`: the rank, from 0 on, of the actual token among a head's candidates.

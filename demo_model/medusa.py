@@ -33,8 +33,8 @@ from demo_model.train import (
 
 HEADS = Path(__file__).parent / "medusa"
 COUNT, LAYERS = 4, 2
-STEPS = 700
-NEARER = 0.8
+TRAINING_STEPS = 700
+NEXT_HEAD_WEIGHT = 0.8
 """A head's weight in the loss, relative to the head before it."""
 
 
@@ -91,7 +91,7 @@ def train(steps: int, packer: Packer, base: LlamaForCausalLM, heads: Heads) -> T
         torch.optim.AdamW(biases, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    weight = NEARER ** torch.arange(len(heads.heads))
+    weight = NEXT_HEAD_WEIGHT ** torch.arange(len(heads.heads))
     start, mean = time.perf_counter(), torch.zeros(len(weight))
     for step in range(steps):
         for group, rate in zip((g for o in optimizers for g in o.param_groups), rates, strict=True):
@@ -138,7 +138,7 @@ def save(heads: Heads, base: LlamaForCausalLM, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HEADS, help="directory for the heads (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=TRAINING_STEPS, help="training steps (default: %(default)s)")
     options = parser.parse_args()
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)

@@ -24,12 +24,12 @@ from demo_model.tokenizer import BOS, EOS, PAD, SPECIAL, Encoder, chat_tokenizer
 
 WEIGHTS = Path(__file__).parent / "weights"
 SEED = 7
-VOCABULARY = 2048
-CONTEXT = 2048
+VOCABULARY_TOKENS = 2048
+CONTEXT_TOKENS = 2048
 TOKENIZER_SAMPLES = 4000
 BATCH_TOKENS = 4096
-STEPS = 3000
-LESSONS = 12_000  # conversations that teach copying first
+TRAINING_STEPS = 3000
+COPYING_CONVERSATIONS = 12_000  # conversations that teach copying first
 MATRIX_RATE, OTHER_RATE = 0.02, 0.004
 WARMUP_STEPS = 40
 FIRST_SHARE = 11 / 15  # of the steps are the first round,
@@ -56,7 +56,7 @@ def llama_config(
         num_key_value_heads=2,
         head_dim=head,
         tie_word_embeddings=True,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=CONTEXT_TOKENS,
         pad_token_id=0,
         bos_token_id=1,
         eos_token_id=2,
@@ -66,7 +66,7 @@ def llama_config(
 def training_text(encoder: Encoder) -> Iterator[Encoded]:
     """Yields the encoded stream; some conversations start with a system prompt, which changes no answer."""
     rng = Random(SEED)
-    for conversation in conversations(SEED, LESSONS):
+    for conversation in conversations(SEED, COPYING_CONVERSATIONS):
         yield encoder.encode(conversation, rng.choice(SYSTEM_PROMPTS) if rng.random() < SYSTEM_SHARE else None)
 
 
@@ -149,14 +149,14 @@ def main() -> None:
     """Makes text and tokenizer, trains, saves, and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="directory for the model (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=TRAINING_STEPS, help="training steps (default: %(default)s)")
     parser.add_argument("--checkpoint", type=Path, help="file that keeps the state, so that a stopped run can go on")
     options = parser.parse_args()
     torch.manual_seed(SEED)
 
-    bare = train_tokenizer(conversations(SEED), TOLD, VOCABULARY, TOKENIZER_SAMPLES)
+    bare = train_tokenizer(conversations(SEED), TOLD, VOCABULARY_TOKENS, TOKENIZER_SAMPLES)
     pad, bos, eos = (SPECIAL.index(token) for token in (PAD, BOS, EOS))
-    tokenizer = chat_tokenizer(bare, CONTEXT)
+    tokenizer = chat_tokenizer(bare, CONTEXT_TOKENS)
     model = LlamaForCausalLM(llama_config(len(tokenizer)))
     # On a CPU, for rows of a few hundred tokens in bf16, this is up to three times as fast as fused attention.
     model.set_attn_implementation("eager")

@@ -28,7 +28,7 @@ from benchmarks.engine import kinds, shaped_table
 from benchmarks.engine.native_time import NativeTime
 from benchmarks.engine.shaped import Shaped
 from benchmarks.limits.floor import Timing, Work, floor, work_of
-from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
+from benchmarks.limits.machine import GIBIBYTE_BYTES, Machine, measure, read_rate
 from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from benchmarks.models.shapes import SHAPES
 from benchmarks.processes import as_a_worker, in_process
@@ -62,7 +62,7 @@ class Bench:
             f"{torch.__version__}; {model}, {dtype_name(backend.dtype)} on {backend.device}, "
             f"{backend.name} operators, quantization {self._config.quantization}, median of {self._rounds}",
             f"memory {machine.read / 1e9:.1f} GB/s over {self.work.bytes >> 20} MiB, as much as the weights; "
-            f"{read_rate(backend.device, GIBIBYTE) / 1e9:.1f} GB/s over 1 GiB; "
+            f"{read_rate(backend.device, GIBIBYTE_BYTES) / 1e9:.1f} GB/s over 1 GiB; "
             f"matrix product {machine.multiply / 1e9:.0f} GFLOP/s",
         ]
 

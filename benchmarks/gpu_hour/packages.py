@@ -8,7 +8,7 @@ installed.
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-PRESENT = (
+PRESENT_PACKAGES = (
     "torch",
     "triton",
     "transformers",
@@ -25,9 +25,9 @@ PRESENT = (
     "pytest-xdist",
     "hypothesis",
 )
-"""They are taken to be there, in the versions of `OLDEST` or newer."""
+"""They are taken to be there, in the versions of `OLDEST_VERSIONS` or newer."""
 
-OLDEST = {"python": "3.12", "torch": "2.11", "triton": "3.6", "transformers": "5.17"}
+OLDEST_VERSIONS = {"python": "3.12", "torch": "2.11", "triton": "3.6", "transformers": "5.17"}
 
 WHEELS = {
     "msgspec": "msgspec",

@@ -33,7 +33,7 @@ SANITIZER = (
     "20",
 )
 OWN_ALLOCATIONS = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-HEAD = "| kernel | shape | format | found |\n| --- | --- | --- | --- |"
+TABLE_HEAD = "| kernel | shape | format | found |\n| --- | --- | --- | --- |"
 DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float16,)}
 """The interpreter's products are wrong in bf16."""
 
@@ -41,7 +41,7 @@ DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float16,)}
 def main() -> int:
     given = options()
     kernels = given.kernel or list(KERNELS)
-    print(HEAD, flush=True)
+    print(TABLE_HEAD, flush=True)
     if given.memcheck:
         return memcheck(kernels, ["--seconds", str(given.seconds), "--device", given.device])
     device, end, wrong = torch.device(given.device), time.monotonic() + given.seconds, 0
@@ -71,7 +71,7 @@ def memcheck(kernels: Sequence[str], more: Sequence[str]) -> int:
         for said, process in running:
             worst = max(worst, abs(process.wait()))
             said.seek(0)
-            lines = [line for line in said.read().splitlines() if line not in HEAD.splitlines()]
+            lines = [line for line in said.read().splitlines() if line not in TABLE_HEAD.splitlines()]
             print("\n".join(lines), flush=True)
     return worst
 

@@ -37,11 +37,11 @@ OPERATORS = (
     "test_quantized_rows",
 )
 """Tests of the engine's operators on the kernels, on a GPU where there is one."""
-ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
-MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
-ADAPTERS = ("lora",)
+ADJUSTING_KERNELS = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
+MIXTURE_KERNELS = ("moe/route", "moe/sort_by_expert", "moe/experts")
+ADAPTER_KERNELS = ("lora",)
 HANDOFF_KERNELS = ("block_digest",)
-QUANTIZED = ("quantized/product", "quantized/dequantize", "moe/packed_products")
+QUANTIZED_KERNELS = ("quantized/product", "quantized/dequantize", "moe/packed_products")
 QUANTIZED_ROWS = (
     "quantized/rows",
     "quantized/norm_rows",
@@ -50,7 +50,7 @@ QUANTIZED_ROWS = (
     "moe/row_products",
 )
 QUANTIZED_KV = ("quantized/kv_bytes", "quantized/kv_halves", "quantized/latent_bytes")
-LATENTS = (
+LATENT_KERNELS = (
     "store_latents",
     "rotate_queries",
     "attention/latent_decode_attention",
@@ -160,7 +160,7 @@ PART_THREE = (
             "tests/benchmarks/engine/test_idle.py",
         ),
     ),
-    _pytest("quantized-weights", 100, *map(_kernel_test, QUANTIZED)),
+    _pytest("quantized-weights", 100, *map(_kernel_test, QUANTIZED_KERNELS)),
     _pytest("quantized-rows", 80, *map(_kernel_test, QUANTIZED_ROWS)),
     _pytest(
         "quantized-kv",
@@ -168,7 +168,9 @@ PART_THREE = (
         *map(_kernel_test, QUANTIZED_KV),
         "tests/engine/test_quantized_kv.py::test_triton_gives_the_tokens_too",
     ),
-    _pytest("latents", 65, *map(_kernel_test, LATENTS)),
-    _pytest("features", 60, *map(_kernel_test, (*ADJUSTING, *MIXTURES, *ADAPTERS, *HANDOFF_KERNELS))),
+    _pytest("latents", 65, *map(_kernel_test, LATENT_KERNELS)),
+    _pytest(
+        "features", 60, *map(_kernel_test, (*ADJUSTING_KERNELS, *MIXTURE_KERNELS, *ADAPTER_KERNELS, *HANDOFF_KERNELS))
+    ),
 )
 STAGES = (*PART_ONE, *PART_TWO, *PART_THREE)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, OLDEST, PRESENT, SYSTEM, missing
+from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, OLDEST_VERSIONS, PRESENT_PACKAGES, SYSTEM, missing
 
 COMPILERS = ("cc", "gcc", "clang")
 PROGRAMS = ("nvcc", "ncu", "compute-sanitizer", "nvidia-smi")
@@ -28,7 +28,7 @@ def installed(package: str) -> str:
 
 def software() -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} at {sys.executable}"
-    yield from ((package, installed(package)) for package in PRESENT)
+    yield from ((package, installed(package)) for package in PRESENT_PACKAGES)
     compiler = next(filter(None, map(shutil.which, COMPILERS)), "none: Triton needs one when it starts")
     yield "C compiler", compiler
     headers = Path(sysconfig.get_path("include")) / "Python.h"
@@ -36,7 +36,7 @@ def software() -> Iterator[tuple[str, str]]:
     yield "programs", ", ".join(f"{name}: {shutil.which(name) or 'none'}" for name in PROGRAMS)
     for what, wheels in (("engine", ENGINE), ("handoff", HANDOFF), ("whole system", SYSTEM)):
         yield f"wheels missing for the {what}", ", ".join(missing(wheels)) or "none"
-    yield "oldest that is supported", ", ".join(f"{name} {oldest}" for name, oldest in OLDEST.items())
+    yield "oldest that is supported", ", ".join(f"{name} {oldest}" for name, oldest in OLDEST_VERSIONS.items())
 
 
 def driver() -> str:

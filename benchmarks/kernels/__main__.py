@@ -20,7 +20,7 @@ from typing import get_args
 import torch
 
 from benchmarks.kernels.case import Size
-from benchmarks.kernels.measure import HEAD, Row, limits_line, line, measure, versions, write_json
+from benchmarks.kernels.measure import TABLE_HEAD, Row, limits_line, line, measure, versions, write_json
 from benchmarks.kernels.rows import KERNELS, Wanted, in_turns, rows
 from benchmarks.kernels.tune import Tuner
 from benchmarks.limits.device_time import Limits, limits_of
@@ -46,7 +46,7 @@ def main() -> int:
     # The interpreter's products are wrong in bf16.
     dtype = "fp16" if tiny else given.dtype
     limits = None if tiny else limits_of(device, DTYPES[dtype])
-    print(f"{dtype}; {limits_line(limits)}\n\n{HEAD}" if limits else f"{dtype}\n\n{HEAD}", flush=True)
+    print(f"{dtype}; {limits_line(limits)}\n\n{TABLE_HEAD}" if limits else f"{dtype}\n\n{TABLE_HEAD}", flush=True)
     end = time.monotonic() + given.seconds
     measured = []
     for each in wanted:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks.kernels.attention_peers import decode_peers, prefill_peers
 from benchmarks.kernels.case import Case, Inputs, close
-from benchmarks.kernels.kv import BLOCK, Heads, KVFormat, PartHeads, Vectors, paged, split_kv, vector_bytes
+from benchmarks.kernels.kv import BLOCK_TOKENS, Heads, KVFormat, PartHeads, Vectors, paged, split_kv, vector_bytes
 from kernels.attention import (
     expanded_attention,
     latent_decode_attention,
@@ -31,7 +31,7 @@ def decode(
     context: int,
     heads: Heads,
     window: int = 0,
-    block: int = BLOCK,
+    block: int = BLOCK_TOKENS,
     softcap: float = 0.0,
     sinks: bool = False,
     kv: KVFormat = "plain",
@@ -98,7 +98,7 @@ def prefill(
     heads: Heads,
     sequences: int = 1,
     window: int = 0,
-    block: int = BLOCK,
+    block: int = BLOCK_TOKENS,
     softcap: float = 0.0,
     sinks: bool = False,
     kv: KVFormat = "plain",
@@ -150,7 +150,7 @@ def prefill(
 
 
 def latent_decode(
-    inputs: Inputs, batch: int, context: int, vectors: Vectors, block: int = BLOCK, kv: KVFormat = "plain"
+    inputs: Inputs, batch: int, context: int, vectors: Vectors, block: int = BLOCK_TOKENS, kv: KVFormat = "plain"
 ) -> Case:
     stored = paged(inputs, batch, context, block, (1,), kv, *vectors.parts)
     queries = inputs.normal(batch, vectors.heads, sum(vectors.parts))
@@ -171,7 +171,7 @@ def latent_decode(
 
 
 def latent_prefill(
-    inputs: Inputs, tokens: int, context: int, vectors: Vectors, block: int = BLOCK, kv: KVFormat = "plain"
+    inputs: Inputs, tokens: int, context: int, vectors: Vectors, block: int = BLOCK_TOKENS, kv: KVFormat = "plain"
 ) -> Case:
     stored = paged(inputs, 1, context, block, (1,), kv, *vectors.parts)
     queries = inputs.normal(tokens, vectors.heads, sum(vectors.parts))
@@ -198,7 +198,7 @@ def latent_prefill(
 def expanded(inputs: Inputs, tokens: int, part_heads: PartHeads, prefix: int = 0, sequences: int = 1) -> Case:
     heads, nope, rope, value, latent = part_heads
     context = prefix + tokens
-    width = -(-context // BLOCK) * BLOCK
+    width = -(-context // BLOCK_TOKENS) * BLOCK_TOKENS
     queries = inputs.normal(sequences * tokens, heads, nope + rope)
     starts, firsts = (
         torch.arange(0, (sequences + 1) * each, each, dtype=torch.int32, device=inputs.device)

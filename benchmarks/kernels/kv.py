@@ -11,7 +11,7 @@ from kernels.attention.split_kv import SplitPlan, max_parts, may_split, plan_spl
 from kernels.quantized.kv_bytes import KV_FORMATS, reference_dequantized, reference_packed
 
 KVFormat = Literal["plain", "int8", "fp8"]
-BLOCK = 16
+BLOCK_TOKENS = 16
 H200_PROCESSORS = 132
 """Splits for a device that is absent are chosen as for this one."""
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.kernels.case import Case, Inputs, close, compared, equal
-from benchmarks.kernels.kv import BLOCK, Heads, KVFormat, close_in_format, in_format, vector_bytes
+from benchmarks.kernels.kv import BLOCK_TOKENS, Heads, KVFormat, close_in_format, in_format, vector_bytes
 from kernels import block_copy, block_digest, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
 from kernels.block_copy import CodecName
 from kernels.gate import Activation
@@ -74,7 +74,7 @@ def rotation(
     normed: bool = False,
     as_one: bool = False,
     rotated: int | None = None,
-    block: int = BLOCK,
+    block: int = BLOCK_TOKENS,
     kv: KVFormat = "plain",
 ) -> Case:
     """Rotates queries and keys and stores keys and values.
@@ -129,7 +129,13 @@ def query_rotation(inputs: Inputs, tokens: int, heads: int, dim: int, rope: int)
 
 
 def latent_store(
-    inputs: Inputs, tokens: int, query_rank: int, latent: int, rope: int, block: int = BLOCK, kv: KVFormat = "plain"
+    inputs: Inputs,
+    tokens: int,
+    query_rank: int,
+    latent: int,
+    rope: int,
+    block: int = BLOCK_TOKENS,
+    kv: KVFormat = "plain",
 ) -> Case:
     parts, size = (latent, rope), inputs.dtype.itemsize
     down = inputs.normal(tokens, query_rank + latent + rope)
@@ -199,7 +205,7 @@ def block_work(
     blocks: int,
     layers: int,
     heads: Heads,
-    block: int = BLOCK,
+    block: int = BLOCK_TOKENS,
     parts: tuple[int, ...] = (),
 ) -> Case:
     """Moves blocks of all layers as a handoff, an eviction or a copy on write do, or encodes the blocks of one layer.
@@ -267,7 +273,7 @@ def encoding(inputs: Inputs, code: CodecName, layer: Tensor, blocks: Tensor, par
     )
 
 
-def digesting(inputs: Inputs, copies: bool, blocks: int, heads: Heads, block: int = BLOCK) -> Case:
+def digesting(inputs: Inputs, copies: bool, blocks: int, heads: Heads, block: int = BLOCK_TOKENS) -> Case:
     """Digests the blocks of a layer, or copies them into another pool on the way."""
     layer = inputs.normal(1 + blocks, 2 * heads.keys, block, heads.dim).flatten(1).view(torch.int64)
     sources = torch.randperm(blocks, device=inputs.device).add_(1)
@@ -290,7 +296,7 @@ def digesting(inputs: Inputs, copies: bool, blocks: int, heads: Heads, block: in
     return compared(copied, put, torch.zeros_like(layer), changed=1, same=same, bytes=2 * read)
 
 
-def encodable(what: BlockWork, heads: Heads, block: int = BLOCK, **_: object) -> bool:
+def encodable(what: BlockWork, heads: Heads, block: int = BLOCK_TOKENS, **_: object) -> bool:
     if what == "gather" or what == "scatter" or what == "copy":
         return True
     return not block_copy.unsupported(block, heads.dim, what, torch.device("meta"))

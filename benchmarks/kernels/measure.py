@@ -16,7 +16,7 @@ from benchmarks.kernels.case import Case, Limit, close
 from benchmarks.kernels.rows import Wanted
 from benchmarks.limits.device_time import Limits, seconds_of
 
-HEAD = (
+TABLE_HEAD = (
     "| kernel | shape | µs | rate | % of limit | best of PyTorch | x faster | target |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )

@@ -16,10 +16,10 @@ from contracts.errors import NativeError
 from engine.backends.native.compiling.build import COMPILE_TIMEOUT_S, chosen_target, compiler
 
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi")
-MULTIPLICATIONS = 1_000_000
+MULTIPLICATIONS_PER_SUM = 1_000_000
 """Of each sum in one repeat: some milliseconds."""
 FACTOR = 0.5
-REPEATS = 5
+REPEATS_PER_RATE = 5
 
 
 def fused_rate(threads: int) -> float:
@@ -32,11 +32,11 @@ def fused_rate(threads: int) -> float:
         result = ctypes.c_float()
         together.wait(COMPILE_TIMEOUT_S)
         begin = time.perf_counter()
-        operations = library.multiply_and_add(MULTIPLICATIONS, FACTOR, ctypes.byref(result))
+        operations = library.multiply_and_add(MULTIPLICATIONS_PER_SUM, FACTOR, ctypes.byref(result))
         return float(operations / (time.perf_counter() - begin))
 
     with ThreadPoolExecutor(threads) as pool:
-        return max(sum(pool.map(measured, range(threads))) for _ in range(REPEATS))
+        return max(sum(pool.map(measured, range(threads))) for _ in range(REPEATS_PER_RATE))
 
 
 @cache

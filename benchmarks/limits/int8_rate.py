@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.limits.machine import REPEATS, SHAPES
+from benchmarks.limits.machine import PRODUCT_SHAPES, REPEATS_PER_FIGURE
 
 
 def int8_rate() -> float:
@@ -17,14 +17,14 @@ def int8_rate() -> float:
     if not hasattr(operators, "qlinear_prepack") or not torch.backends.mkldnn.is_available():
         return 0.0
     rates = []
-    for rows, inputs, outputs in SHAPES:
+    for rows, inputs, outputs in PRODUCT_SHAPES:
         x = torch.randint(0, 200, (rows, inputs), dtype=torch.uint8)
         weight = operators.qlinear_prepack(
             torch.randint(-100, 100, (outputs, inputs), dtype=torch.int8), [rows, inputs]
         )
         scales, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
         times = []
-        for _ in range(REPEATS + 1):
+        for _ in range(REPEATS_PER_FIGURE + 1):
             begin = time.perf_counter()
             operators.qlinear_pointwise.default(
                 x, 1.0, 0, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""

@@ -22,10 +22,10 @@ from benchmarks.limits.fused_rate import fused_rate
 from engine.backends.reference.linear import can_pack
 from launcher.bench.machine import processor
 
-GIBIBYTE = 1 << 30
-SHAPES = ((256, 512, 512), (512, 576, 1536), (512, 1024, 1024), (1024, 2048, 2048))
+GIBIBYTE_BYTES = 1 << 30
+PRODUCT_SHAPES = ((256, 512, 512), (512, 576, 1536), (512, 1024, 1024), (1024, 2048, 2048))
 """Rows, inputs, outputs."""
-REPEATS = 7
+REPEATS_PER_FIGURE = 7
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
     """
     rates = [fused_rate(torch.get_num_threads())] if device.type == "cpu" else []
     with torch.inference_mode():
-        for rows, inputs, outputs in SHAPES:
+        for rows, inputs, outputs in PRODUCT_SHAPES:
             left, right = (torch.randn((height, inputs), device=device).to(dtype) for height in (rows, outputs))
             rates.append(2 * rows * inputs * outputs / _best(device, _product(left, right)))
     return max(rates)
@@ -94,7 +94,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
 
 def _best(device: torch.device, work: Callable[[], object]) -> float:
     times = []
-    for _ in range(REPEATS + 1):
+    for _ in range(REPEATS_PER_FIGURE + 1):
         begin = time.perf_counter()
         work()
         if device.type == "cuda":

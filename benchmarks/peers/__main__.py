@@ -42,7 +42,7 @@ AVX2_ONLY = {
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
 }
 """Environment variables that keep our operators, PyTorch, oneDNN and MKL to AVX2."""
-QUANTIZED = {"llama.cpp"}
+QUANTIZING_PEERS = {"llama.cpp"}
 """Peers that are measured with quantized weights."""
 
 
@@ -81,7 +81,7 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
 
 def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:
     """Returns the peers that `--only` names, all of them by default. Raises `ConfigError`."""
-    known = {peer.name: peer for peer in PEERS if quantization == "none" or peer.name in QUANTIZED}
+    known = {peer.name: peer for peer in PEERS if quantization == "none" or peer.name in QUANTIZING_PEERS}
     names = [name.strip() for name in only.split(",")] if only else list(known)
     for name in names:
         if name not in known:

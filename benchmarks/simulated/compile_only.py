@@ -24,8 +24,8 @@ MAX_SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 10
 """Bytes of shared memory that a block can have, by compute capability (CUDA C++ Programming Guide, its table of
 technical specifications; compute capability 10.0 and 12.0 as of its version 13)."""
 WARP, MAX_BLOCK_THREADS, PROCESSORS = 32, 1024, 132
-USED = re.compile(r"Used (\d+) registers")
-SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED_REGISTERS = re.compile(r"Used (\d+) registers")
+SPILLED_BYTES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class CompileOnly:
     def _report(self) -> tuple[int, int, int]:
         log = self._said.getvalue()
         self._said.truncate(self._said.seek(0))
-        used, spilled = USED.findall(log), SPILLED.findall(log)
+        used, spilled = USED_REGISTERS.findall(log), SPILLED_BYTES.findall(log)
         assert used and spilled, f"the assembler's report has changed: {log!r}"
         stack, stores, loads = (max(int(each[part]) for each in spilled) for part in range(3))
         return max(map(int, used)), max(stores, loads), stack

@@ -30,7 +30,7 @@ from workloads.trace import MOONCAKE_BLOCK_TOKENS, MooncakeRow
 REQUESTS_PER_HOUR, HOUR_S, HOURS_PER_DAY = 23_608, 3600.0, 24
 ARRIVALS_PERIOD_MS = 3000
 """Arrivals are published in multiples of it."""
-AGENTS = 200
+AGENTS_WITH_PREFIX = 200
 """Agents with a prefix of their own, of which the n-th has 1/n as many requests as the first (Zipf)."""
 PREFIX_BLOCKS = (4, 16)
 OWN_MEDIAN_TOKENS, OWN_SIGMA, MAX_OWN_TOKENS = 1800, 1.05, 100_000
@@ -42,15 +42,15 @@ def generate(chance: random.Random, hours: int = 1, wave: float = 0.0) -> Iterat
 
     `wave`: the share of the mean by which noon is busier, and midnight quieter.
     """
-    sizes = [chance.randint(*PREFIX_BLOCKS) for _ in range(AGENTS)]
+    sizes = [chance.randint(*PREFIX_BLOCKS) for _ in range(AGENTS_WITH_PREFIX)]
     starts = [0, *accumulate(sizes)]
-    weights = list(accumulate(1 / (1 + at) for at in range(AGENTS)))
+    weights = list(accumulate(1 / (1 + at) for at in range(AGENTS_WITH_PREFIX)))
     fresh = sum(sizes)
     for hour in range(hours):
         level = 1 - wave * math.cos(2 * math.pi * (hour + 0.5) / HOURS_PER_DAY)
         arrivals = [chance.uniform(0, 1000 * HOUR_S) for _ in range(round(level * REQUESTS_PER_HOUR))]
         for at in sorted(arrivals):
-            (agent,) = chance.choices(range(AGENTS), cum_weights=weights)
+            (agent,) = chance.choices(range(AGENTS_WITH_PREFIX), cum_weights=weights)
             own = min(MAX_OWN_TOKENS, max(1, round(chance.lognormvariate(0, OWN_SIGMA) * OWN_MEDIAN_TOKENS)))
             output = min(
                 MAX_OUTPUT_TOKENS, max(1, round(chance.lognormvariate(0, OUTPUT_SIGMA) * OUTPUT_MEDIAN_TOKENS))

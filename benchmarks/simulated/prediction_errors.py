@@ -42,7 +42,7 @@ FULL_RATE_PER_S = 1.6
 """Requests per second that load one worker which computes such prompts fully."""
 TTFT_LIMIT_MS, TPOT_LIMIT_MS = 2000.0, 250.0
 TOKEN_BYTES, POOL_BLOCKS, BLOCK_TOKENS = 2000, 20_000, 16
-LINK = LinkFigures(10e9, 1e-4)
+LINK_FIGURES = LinkFigures(10e9, 1e-4)
 LOAD_FACTORS = (0.35, 0.7, 1.0, 1.5, 2.0)
 COLUMN_TITLES = (
     "deployment",
@@ -96,7 +96,7 @@ def simulated(deployment: str, noise: float) -> SimulatedDeployment:
         step_target_s=ENGINE_OPTIONS.step_ms / 1000,
     )
     return SimulatedDeployment(
-        prefill=prefill, decode=decode, device=device, prefill_device=device, link=LINK, repeats=1
+        prefill=prefill, decode=decode, device=device, prefill_device=device, link=LINK_FIGURES, repeats=1
     )
 
 

@@ -26,7 +26,7 @@ from workloads.figures import LoadFigures
 from workloads.lengths import Lengths
 from workloads.request import TimedRequest, Workload
 
-CHATS = Workload(prompt=Lengths(350, 350, 0.8), output=Lengths(120, 120, 0.67), shared_tokens=64)
+CHAT_WORKLOAD = Workload(prompt=Lengths(350, 350, 0.8), output=Lengths(120, 120, 0.67), shared_tokens=64)
 CHAT_SLO = SLO(ttft_ms=500.0, tpot_ms=20.0)
 BLOCK_TOKENS = 64
 REQUESTS_PER_WORKER_S = 1.2
@@ -39,7 +39,7 @@ REQUESTS_PER_LINE = 10_000
 def chats(count: int, rate: float, seed: int) -> Iterator[TimedRequest]:
     """Yields `count` chats that arrive `rate` times a second."""
     chance = random.Random(seed)
-    arrivals, requests = Arrivals(rate).times(random.Random(seed + 1)), CHATS.requests(chance)
+    arrivals, requests = Arrivals(rate).times(random.Random(seed + 1)), CHAT_WORKLOAD.requests(chance)
     for _, at, request in zip(range(count), arrivals, requests, strict=False):
         yield TimedRequest(at, request)
 

@@ -34,8 +34,8 @@ from launcher.stages import StageDisplay
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
 RUNNERS = {"llama.cpp": "llama_cpp-ngram", "vllm": "vllm-ngram"}
 OURS = Peer("baton, n-gram", "baton-ngram", ())
-KINDS = ("call again", "told again", "told with another noun", "words")
-BATCHES = (1, 4)
+CONVERSATION_KINDS = ("call again", "told again", "told with another noun", "words")
+BATCH_SIZES = (1, 4)
 MAX_CONTEXT_TOKENS = 1024
 MAX_OWN_ANSWER_TOKENS = 150  # tokens of an answer that a prompt repeats, at most
 
@@ -71,8 +71,8 @@ def compare(config: SpeculationPeersConfig, stages: StageDisplay) -> None:
         systems = loaded(stack, (OURS, *peers), directory, model, config.threads, stages)
         stages.settle()
         print(head("text", "batch", *(f"{each.name}, tokens/s" for each in systems), "ours / best"))
-        for kind in KINDS:
-            for batch in BATCHES:
+        for kind in CONVERSATION_KINDS:
+            for batch in BATCH_SIZES:
                 print(_row(kind, batch, prompts, systems, config), flush=True)
         for each in systems:
             print(f"{each.name}: " + ", ".join(f"{name} {what}" for name, what in each.versions.items()))

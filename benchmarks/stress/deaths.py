@@ -43,7 +43,7 @@ from launcher.stages import StageDisplay
 LOAD_BEFORE_S = 5.0  # s of load before the harm
 LOOK_INTERVAL_S = 0.1
 ANSWER_TOKENS = 200
-VICTIMS = ("decode-0", "prefill-0")
+KILLED_SERVICES = ("decode-0", "prefill-0")
 WORKER_COUNT = 3
 
 
@@ -162,7 +162,9 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.stress.deaths", description=__doc__, formatter_class=form)
     parser.add_argument("how", choices=["stop", "kill", "redis"])
-    parser.add_argument("--victim", choices=VICTIMS, default=VICTIMS[0], help="what is stopped or killed")
+    parser.add_argument(
+        "--victim", choices=KILLED_SERVICES, default=KILLED_SERVICES[0], help="what is stopped or killed"
+    )
     parser.add_argument("--sentences", type=int, default=1, help="of each prompt, some six tokens each")
     parser.add_argument("--seconds", type=float, default=100.0, help="time that is watched after the harm")
     parser.add_argument("--streams", type=int, default=8, help="clients at a time")

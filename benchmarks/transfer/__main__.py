@@ -51,8 +51,8 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from launcher.bench.machine import processor
 
-GIGA = 1e9
-MIB = 1 << 20
+BYTES_PER_GB = 1e9
+BYTES_PER_MIB = 1 << 20
 WAYS = {
     "tcp": TransferConfig(kv_transport="tcp", kv_security="none"),
     "tcp, sealed": TransferConfig(kv_transport="tcp"),
@@ -77,7 +77,7 @@ class Row:
     receiver: list[float] = field(default_factory=list)
 
     def rate(self, size: int) -> float:
-        return size / GIGA / min(self.seconds)
+        return size / BYTES_PER_GB / min(self.seconds)
 
 
 class FarEnd:
@@ -206,7 +206,7 @@ def table(rows: list[Row], size: int) -> Iterator[str]:
         others = [rates.get(other) for other in ("raw pyzmq", "memcpy", "tcp")]
         shares = ["" if other is None else f"{100 * rate / other:.0f}%" for other in others]
         ends = [f"{1000 * min(used) * (1 << 30) / size:.0f}" if used else "" for used in (each.sender, each.receiver)]
-        yield row(each.name, f"{rate:.2f}", *shares, f"{each.memory / MIB:.0f}", *ends)
+        yield row(each.name, f"{rate:.2f}", *shares, f"{each.memory / BYTES_PER_MIB:.0f}", *ends)
 
 
 def main() -> None:
@@ -222,7 +222,7 @@ def main() -> None:
     versions = f"Python {platform.python_version()}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}"
     print(f"{processor()}, pools on {options.device}, {versions}")
     size = f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB"
-    print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(options.ways)} links\n")
+    print(f"{size}; sender's memory {own / BYTES_PER_MIB:.0f} MiB over {len(options.ways)} links\n")
     print("\n".join(table(rows, options.megabytes << 20)))
 
 

@@ -41,7 +41,7 @@ def sum_dialog(rng: Random) -> Turns:
     for _ in range(rng.randint(1, 3)):
         total = int(turns[-1].subject[0].strip("= ."))
         if rng.random() < 0.3:
-            b = rng.randint(0, sums.LIMIT - total)
+            b = rng.randint(0, sums.MAX_SUM - total)
             a, template = total, _follow_up(rng, "sum more")
         else:
             (a, b), template = sums.operands(rng), _follow_up(rng, "sum next")

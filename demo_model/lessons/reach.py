@@ -7,7 +7,7 @@ from demo_model.lessons import words
 from demo_model.lessons.animals import ANIMALS
 from demo_model.lessons.phrasing import casual
 from demo_model.lessons.smalltalk import CAN_DO
-from demo_model.lessons.sums import LIMIT
+from demo_model.lessons.sums import MAX_SUM
 from demo_model.split import Split
 from demo_model.texts import groups, listed, section
 
@@ -20,16 +20,16 @@ _NOUNS = tuple(n for n in words.on_side(words.CREATURES + words.THINGS, Split.TR
 
 def _numbers(rng: Random) -> dict[str, int]:
     """Draws numbers for sums that go too far: some just past the limit, some far past it."""
-    near = rng.randint(2, LIMIT)
-    big, other = (rng.randint(LIMIT + 1, rng.choice((40, 99, 999, 9999))) for _ in range(2))
-    small = rng.randint(0, LIMIT - 1)
+    near = rng.randint(2, MAX_SUM)
+    big, other = (rng.randint(MAX_SUM + 1, rng.choice((40, 99, 999, 9999))) for _ in range(2))
+    small = rng.randint(0, MAX_SUM - 1)
     return {
-        "x": rng.randint(2, LIMIT),
-        "y": rng.randint(2, LIMIT),
+        "x": rng.randint(2, MAX_SUM),
+        "y": rng.randint(2, MAX_SUM),
         "near": near,
         "small": small,
-        "over": rng.randint(LIMIT + 1 - near, LIMIT),
-        "more": rng.randint(small + 1, LIMIT),
+        "over": rng.randint(MAX_SUM + 1 - near, MAX_SUM),
+        "more": rng.randint(small + 1, MAX_SUM),
         "big": big,
         "other": other,
     }

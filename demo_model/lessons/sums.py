@@ -12,7 +12,7 @@ from demo_model.lessons.phrasing import casual
 from demo_model.split import Split, draw
 from demo_model.texts import Lines, listed, section
 
-LIMIT = 20
+MAX_SUM = 20
 
 _PLUS_ASKS = section("asks", "sum")
 _STORY_ASKS = section("asks", "sum in words")
@@ -24,8 +24,8 @@ _ITEMS, _OWNERS, _NUMBERS = listed("items"), listed("owners"), listed("numbers")
 def operands(rng: Random) -> tuple[int, int]:
     """Draws two numbers whose sum is within the limit, every pair equally likely."""
     while True:
-        a, b = rng.randint(0, LIMIT), rng.randint(0, LIMIT)
-        if a + b <= LIMIT:
+        a, b = rng.randint(0, MAX_SUM), rng.randint(0, MAX_SUM)
+        if a + b <= MAX_SUM:
             return a, b
 
 
@@ -59,7 +59,7 @@ def difference(rng: Random, split: Split) -> Exchange:
     """Draws one difference that is not negative."""
 
     def sample(rng: Random) -> tuple[int, int, str]:
-        a = rng.randint(0, LIMIT)
+        a = rng.randint(0, MAX_SUM)
         return a, rng.randint(0, a), rng.choice(_MINUS_ASKS)
 
     a, b, template = draw(rng, split, sample, lambda item: f"difference {item}")

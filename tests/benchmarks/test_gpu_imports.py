@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, PRESENT
+from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, PRESENT_PACKAGES
 from benchmarks.gpu_hour.stages import ROOT, STAGES, Stage
 from launcher.installing.requirements import base_name
 
@@ -89,7 +89,7 @@ def modules_of(stage: Stage) -> set[str]:
 
 def probe(stages: Iterable[Stage], needs: Iterable[str], tmp_path: Path) -> dict[str, str]:
     """What goes wrong where a machine has what it is taken to have, and the wheels that these stages need."""
-    lay_out(tmp_path / "site", (*PRESENT, *needs))
+    lay_out(tmp_path / "site", (*PRESENT_PACKAGES, *needs))
     modules = sorted({"pytest", *(module for stage in stages for module in modules_of(stage))})
     result = subprocess.run(
         [sys.executable, "-S", "-c", PROBE, json.dumps(modules)],

@@ -17,7 +17,7 @@ from demo_model.lessons import animals, baton, echo, poems, reach, smalltalk, st
 from demo_model.packing import ROW_LENGTHS, Packer
 from demo_model.split import Split
 from demo_model.tokenizer import SPECIAL, Encoder
-from demo_model.train import VOCABULARY, WEIGHTS
+from demo_model.train import VOCABULARY_TOKENS, WEIGHTS
 
 SAMPLES = 4000
 
@@ -141,7 +141,7 @@ def test_the_shipped_directory_is_small_and_complete() -> None:
     files = list(WEIGHTS.iterdir())
     assert sum(file.stat().st_size for file in files) <= 16 * 2**20
     config = json.loads((WEIGHTS / "config.json").read_text())
-    assert (config["head_dim"], config["vocab_size"]) == (64, VOCABULARY)
+    assert (config["head_dim"], config["vocab_size"]) == (64, VOCABULARY_TOKENS)
     assert config["max_position_embeddings"] >= 1024
     with safe_open(WEIGHTS / "model.safetensors", framework="pt") as weights:
         parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118
