@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from launcher.words import BAD_INPUT
+
 RAY_EXTRA = "ray"  # of pyproject.toml
 ON_RAY = ("ray",)
 """Commands for Ray only; `up`, `status` and `down` need Ray only with `--on ray`."""
@@ -18,7 +20,6 @@ RAY_ENVIRONMENT = {
     "RAY_COLOR_PREFIX": "0",
     "RAY_DEDUP_LOGS": "0",  # keep equal lines of different services
 }
-BAD_INPUT = 2
 
 
 def needs_ray(arguments: Sequence[str]) -> bool:

@@ -6,27 +6,25 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import ConfigError
 from infra.cli import parse
 from launcher.instance.instances import Instance
 from launcher.instance.local_instance import local_instance
 from launcher.options import DownConfig
 from launcher.ray_process import asks_for_ray, hand_over
+from launcher.refusal import refusing
 from launcher.stages import StageDisplay
 
-NOT_STOPPED, BAD_INPUT = 1, 2  # exit statuses
+NOT_STOPPED = 1  # exit status
 MAX_STOP_S = 600.0  # `up` has shorter bounds of its own, of which a drain of minutes is the longest
 
 
+@refusing
 def down(arguments: Sequence[str]) -> int:
     """Tells the instance to stop, as Ctrl-C does. Returns the exit status: 0 ended, 1 still runs, 2 bad input."""
     if asks_for_ray(arguments):
         return hand_over("down", arguments)
-    try:
-        instance = local_instance(parse(DownConfig, arguments, "baton down").url)
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    instance = local_instance(parse(DownConfig, arguments, "baton down").url)
     stages = StageDisplay()
     stages.show("stopping", f"{instance.url}, process {instance.pid}")
     if not ended(instance):

@@ -9,13 +9,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import ConfigError
 from contracts.kinds import FilePath
 from contracts.slo import parse_objective
 from infra.cli import parse
 from infra.keys.api_key import NAME_PATTERN, KeyOptions, KeyRecord, make_key
 from infra.keys.key_file import KEYS_OPTION, change_keys, read_keys
 from launcher.instance.state_directory import state_directory
+from launcher.refusal import refusing
 
 HELP = """\
 Makes and revokes the keys that clients send, as Authorization: Bearer KEY or as x-api-key: KEY.
@@ -56,19 +57,16 @@ def own_keys() -> Path:
     return state_directory() / "api-keys.json"
 
 
+@refusing
 def key(arguments: Sequence[str]) -> int:
     """Runs `baton key`. Returns the exit status: 0 done, 2 bad input."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP.format(path=own_keys()), end="")
         return 0
     action = KEY_ACTIONS.get(arguments[0])
-    try:
-        if action is None:
-            raise ConfigError("baton key", arguments[0], f"no such action; there are: {', '.join(KEY_ACTIONS)}")
-        action(arguments[1:])
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if action is None:
+        raise ConfigError("baton key", arguments[0], f"no such action; there are: {', '.join(KEY_ACTIONS)}")
+    action(arguments[1:])
     return 0
 
 

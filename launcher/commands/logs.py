@@ -18,8 +18,9 @@ from launcher.instance.local_instance import local_instance
 from launcher.instance.service_lines import is_of
 from launcher.instance.state_directory import state_directory
 from launcher.options import LocalURL
+from launcher.refusal import refusing
 
-BAD_INPUT, INTERRUPTED = 2, 130  # exit statuses
+INTERRUPTED = 130  # exit status
 FOLLOW_PERIOD_S = 0.2
 READ_BYTES = 1 << 16
 
@@ -35,15 +36,12 @@ class LogsConfig(Struct, frozen=True, kw_only=True):
     follow: Annotated[bool, Meta(description="print new lines until the instance ends, or Ctrl-C")] = False
 
 
+@refusing
 def logs(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 printed, 2 bad input or no log."""
     service, options = (arguments[0], arguments[1:]) if arguments and arguments[0][:1] != "-" else ("", arguments)
-    try:
-        config = parse(LogsConfig, options, "baton logs")
-        log = _log(config.url)
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    config = parse(LogsConfig, options, "baton logs")
+    log = _log(config.url)
     out = sys.stdout.buffer
     with log.open("rb") as current:
         last = deque[bytes](_lines(_kept(log), current, service), maxlen=config.lines or None)

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from contracts.errors import BatonError
 from infra.cli import parse
 from launcher.containers.container import IMAGE
 from launcher.containers.yaml_text import as_yaml
@@ -13,6 +12,7 @@ from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.replicas import with_replicas
 from launcher.kubernetes.secrets import read_secrets
+from launcher.refusal import refusing
 
 NEW_SECRET = (
     "note: the Secret has a new secret each time; --secret-file FILE keeps one (openssl rand -hex 32 > secret), and"
@@ -28,15 +28,12 @@ OWN_IMAGE = (
 )
 
 
+@refusing
 def print_manifests(arguments: Sequence[str]) -> int:
     """Prints the manifests; returns the exit status: 2 for bad input."""
-    try:
-        config, notes = with_replicas(parse(ManifestsConfig, arguments, "baton manifests", os.environ))
-        check(config)
-        made = manifests(config, read_secrets(config))
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    config, notes = with_replicas(parse(ManifestsConfig, arguments, "baton manifests", os.environ))
+    check(config)
+    made = manifests(config, read_secrets(config))
     for each in notes:
         print(f"note: {each}", file=sys.stderr)
     if not config.secret_file and not config.existing_secret:

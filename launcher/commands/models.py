@@ -1,7 +1,6 @@
 """Lists the models in this user's cache of the Hugging Face hub (`baton models`): sizes, formats, last use."""
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +9,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from checkpoints.weight_files import WeightsMissing, present_weight_files
-from contracts.errors import ConfigError
 from infra.cli import parse
 from infra.sizes import format_bytes
 from launcher.commands.status import table
-
-BAD_INPUT = 2
+from launcher.refusal import refusing
 
 
 class ModelsConfig(Struct, frozen=True, kw_only=True):
@@ -34,16 +31,13 @@ class CachedModel(NamedTuple):
     used: float  # time of the last use, in seconds since 1970
 
 
+@refusing
 def models(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 listed, 2 bad input."""
     # Imported here because it takes half a second, which other commands do not need.
     from huggingface_hub import constants
 
-    try:
-        parse(ModelsConfig, arguments, "baton models")
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    parse(ModelsConfig, arguments, "baton models")
     cache = Path(constants.HF_HUB_CACHE)
     found = cached_models(cache)
     if not found:

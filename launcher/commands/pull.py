@@ -8,9 +8,10 @@ from msgspec import Struct
 from checkpoints.model_location import directory_of, locate
 from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
+from launcher.refusal import refusing
 from launcher.stages import StageDisplay
 
-FAILED, BAD_INPUT = 1, 2  # exit statuses
+FAILED = 1  # exit status
 
 
 class PullConfig(Struct, frozen=True, kw_only=True):
@@ -20,19 +21,16 @@ class PullConfig(Struct, frozen=True, kw_only=True):
     """
 
 
+@refusing
 def pull(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 it is here, 1 it cannot be fetched, 2 bad input."""
     names = [word for word in arguments if not word.startswith("-")]
     stages = StageDisplay(sys.stdout)
-    try:
-        parse(PullConfig, [word for word in arguments if word.startswith("-")], "baton pull")
-        if len(names) != 1:
-            raise ConfigError("NAME", " ".join(names) or None, "expected one name: ./baton pull owner/name")
-        if found := directory_of(names[0], "NAME"):
-            raise ConfigError("NAME", names[0], f"is on this host already: {found}")
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    parse(PullConfig, [word for word in arguments if word.startswith("-")], "baton pull")
+    if len(names) != 1:
+        raise ConfigError("NAME", " ".join(names) or None, "expected one name: ./baton pull owner/name")
+    if found := directory_of(names[0], "NAME"):
+        raise ConfigError("NAME", names[0], f"is on this host already: {found}")
     try:
         directory = locate(names[0], lambda stage, percent: stages.show(names[0], stage, int(percent)))
     except BatonError as error:

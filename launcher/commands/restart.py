@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import ConfigError
 from contracts.kinds import Seconds
 from infra.cli import parse
 from launcher.host.process import READY_STAGE
@@ -19,9 +19,10 @@ from launcher.host.supervised_service import UNLOADED_STAGE
 from launcher.instance.instances import Instance, ServiceState
 from launcher.instance.local_instance import local_instance, service_of
 from launcher.options import LocalURL
+from launcher.refusal import refusing
 from launcher.stages import StageDisplay
 
-NOT_READY, BAD_INPUT = 1, 2  # exit statuses
+NOT_READY = 1  # exit status
 POLL_PERIOD_S = 0.2
 
 
@@ -36,20 +37,17 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
     start_seconds: Annotated[Seconds, Meta(description="seconds for the new process to be ready")] = 600.0
 
 
+@refusing
 def restart(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 the service is ready again, 1 it is not, 2 bad input."""
     name, options = (arguments[0], arguments[1:]) if arguments and arguments[0][:1] != "-" else ("", arguments)
-    try:
-        config = parse(RestartConfig, options, "baton restart")
-        if not name:
-            raise ConfigError("SERVICE", None, "is missing: ./baton restart SERVICE; ./baton status lists them")
-        instance = local_instance(config.url)
-        old = _restartable(instance, name)
-        _end(instance, old, config.kill_seconds)
-        return 0 if _ready_again(instance, old, config.start_seconds) else NOT_READY
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    config = parse(RestartConfig, options, "baton restart")
+    if not name:
+        raise ConfigError("SERVICE", None, "is missing: ./baton restart SERVICE; ./baton status lists them")
+    instance = local_instance(config.url)
+    old = _restartable(instance, name)
+    _end(instance, old, config.kill_seconds)
+    return 0 if _ready_again(instance, old, config.start_seconds) else NOT_READY
 
 
 def _restartable(instance: Instance, name: str) -> ServiceState:

@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from contracts.errors import ConfigError
 from launcher.deployment import SERVICE_ENVIRONMENT, START_ORDER, module_of
 from launcher.host.redis_server import server_binary
+from launcher.refusal import refusing
+from launcher.words import BAD_INPUT
 
 RUN_HELP = """\
 Runs one service of a deployment, until SIGTERM.
@@ -20,9 +21,9 @@ Runs one service of a deployment, until SIGTERM.
 
 `./baton run SERVICE --help` lists a service's options. docs/operations.md, Several hosts, has a whole deployment.
 """
-BAD_INPUT = 2
 
 
+@refusing
 def run_service(arguments: Sequence[str]) -> int:
     """Replaces this process by the service's; returns an exit status only for bad input: 2."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -34,11 +35,6 @@ def run_service(arguments: Sequence[str]) -> int:
     if name not in modules:
         print(f"error: {name!r} is no service of baton; there are: {', '.join(modules)}", file=sys.stderr)
         return BAD_INPUT
-    command = [sys.executable, "-P", "-m", modules[name], *options]
-    if name == "redis":
-        try:
-            command = [str(server_binary()), *options]
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return BAD_INPUT
+    program = [str(server_binary())] if name == "redis" else [sys.executable, "-P", "-m", modules[name]]
+    command = [*program, *options]
     os.execve(command[0], command, {**SERVICE_ENVIRONMENT, **os.environ})

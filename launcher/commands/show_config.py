@@ -2,30 +2,24 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from contracts.errors import BatonError
 from infra.cli import CONFIG_FILE, ParsedConfig, flat_values, parse_with_sources
 from infra.option_fields import OptionField, option_fields
 from infra.redis.clients import redacted
 from infra.setting_sources import ENVIRONMENT_PREFIX, variable_of
 from infra.spelling import suggestion
 from launcher.options import ShownConfig
+from launcher.refusal import refusing
 
-BAD_INPUT = 2
 SOURCE_COLUMN = 40
 
 
+@refusing
 def show_config(arguments: Sequence[str]) -> int:
     """Prints the settings; returns the exit status: 2 for bad input."""
-    try:
-        parsed = parse_with_sources(ShownConfig, arguments, "baton config", os.environ)
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    print("\n".join(shown(parsed, os.environ)))
+    print("\n".join(shown(parse_with_sources(ShownConfig, arguments, "baton config", os.environ), os.environ)))
     return 0
 
 

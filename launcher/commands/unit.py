@@ -1,18 +1,17 @@
 """Prints a systemd unit that runs `baton up` (`baton unit`)."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import ConfigError
 from infra.cli import parse
 from launcher.host.processes import described
 from launcher.options import ROOT, UnitConfig
+from launcher.refusal import refusing
 
-BAD_INPUT = 2
 STOP_MARGIN_S = 10.0
 UNIT = """\
 # For this user:  ./baton unit OPTIONS > ~/.config/systemd/user/baton.service; systemctl --user daemon-reload;
@@ -46,15 +45,12 @@ WantedBy=default.target
 """
 
 
+@refusing
 def unit(arguments: Sequence[str]) -> int:
     """Prints the unit for these options of `up`; returns the exit status: 2 for bad input."""
-    try:
-        config = parse(UnitConfig, arguments, "baton unit", os.environ)
-        if config.on == "ray":
-            raise ConfigError("--on", config.on, "a unit runs an instance of this host; --detach leaves one on Ray")
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    config = parse(UnitConfig, arguments, "baton unit", os.environ)
+    if config.on == "ray":
+        raise ConfigError("--on", config.on, "a unit runs an instance of this host; --detach leaves one on Ray")
     command = " ".join(map(quoted, (str(ROOT / "baton"), "up", *arguments)))
     print(
         UNIT.format(command=command, directory=str(Path.cwd()).replace("%", "%%"), stop_seconds=_stop_seconds(config)),

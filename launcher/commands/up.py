@@ -31,9 +31,8 @@ from launcher.instance.run_directory import run_directory
 from launcher.instance.state_directory import new_log
 from launcher.options import ROOT, UpConfig
 from launcher.ray_process import hand_over
+from launcher.refusal import refused
 from launcher.stages import StageDisplay
-
-BAD_INPUT = 2
 
 
 def up(arguments: Sequence[str]) -> int:
@@ -47,7 +46,7 @@ def up(arguments: Sequence[str]) -> int:
         config = checked.config
         log = new_log(config.log_bytes, config.log_files, stages.say, config.log_format)
     except BatonError as error:
-        return _refused(error)
+        return refused(error)
     for note in checked.notes:
         stages.say(note)
     if open_to_all := greeting.open_to_all(config):
@@ -57,13 +56,8 @@ def up(arguments: Sequence[str]) -> int:
         try:
             run = stack.enter_context(run_directory())
         except ConfigError as error:
-            return _refused(error)
+            return refused(error)
         return _run(checked, run, log, stages, signals)
-
-
-def _refused(error: BatonError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return BAD_INPUT
 
 
 class CheckedUp(NamedTuple):

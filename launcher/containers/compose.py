@@ -1,6 +1,5 @@
 """Writes compose.yaml from the description of a deployment (`baton compose`): one host, in containers."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -38,6 +37,7 @@ from launcher.deployment import (
     placed,
 )
 from launcher.options import DeploymentOptions, HostWorkersConfig
+from launcher.refusal import refusing
 
 COMPOSE_HEADER = """\
 # Baton on one host in containers: docker compose up --build
@@ -134,16 +134,12 @@ class ComposeConfig(Struct, frozen=True, kw_only=True):
     ] = ALL_GPUS
 
 
+@refusing
 def compose(arguments: Sequence[str]) -> int:
     """Prints compose.yaml; returns the exit status: 2 for bad input."""
-    try:
-        config = parse(ComposeConfig, arguments, "baton compose")
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    config = parse(ComposeConfig, arguments, "baton compose")
     if config.device == "cpu" and config.gpus != ALL_GPUS:
-        print(f"error: --gpus: {config.gpus!r}: there are none with --device cpu", file=sys.stderr)
-        return 2
+        raise ConfigError("--gpus", config.gpus, "there are none with --device cpu")
     print(COMPOSE_HEADER + "\n" + as_yaml([composed(config)]), end="")
     return 0
 

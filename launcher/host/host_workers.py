@@ -23,9 +23,8 @@ from launcher.instance.instances import ServiceState
 from launcher.instance.log_file import OutputLog
 from launcher.instance.run_directory import run_directory
 from launcher.options import ROOT, HostWorkersConfig
+from launcher.refusal import refused
 from launcher.stages import StageDisplay
-
-BAD_INPUT = 2
 
 
 def main() -> int:
@@ -45,8 +44,7 @@ def main() -> int:
         with Signals().installed() as signals, run_directory() as run:
             return _run(config, str(directory or config.model), run, stages, signals, numa.nodes)
     except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return refused(error)
 
 
 def _run(

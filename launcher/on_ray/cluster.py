@@ -12,10 +12,10 @@ import ray
 
 from contracts.errors import BatonError
 from launcher.on_ray.placement import NodeResources
+from launcher.words import BAD_INPUT
 
 TCP_TIMEOUT_S = 5.0  # of the head node
 CONNECT_TIMEOUT_S = 25.0  # for `ray.init`
-BAD_INPUT = 2
 
 
 class ClusterError(BatonError):

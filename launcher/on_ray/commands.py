@@ -1,15 +1,15 @@
 """Shows the deployment on a Ray cluster (`./baton status --on ray`), and ends it (`./baton down`)."""
 
-import sys
 from collections.abc import Sequence
 
 from contracts.errors import BatonError
 from infra.cli import parse
 from launcher.host.signals import Signals
-from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected
+from launcher.on_ray.cluster import ClusterError, connected
 from launcher.on_ray.leftovers import leftovers, remove_leftovers
 from launcher.on_ray.reports import Reports, controller, table, taken_down
 from launcher.options import DownConfig, RayPlace, StatusConfig
+from launcher.refusal import refused
 from launcher.stages import StageDisplay
 
 
@@ -23,7 +23,7 @@ def status(arguments: Sequence[str]) -> int:
                 raise ClusterError(_nothing(place))
             overview = Reports(handle, StageDisplay()).ask()
     except BatonError as error:
-        return _refused(error)
+        return refused(error)
     print(table(overview))
     return 0 if overview.phase == "running" else 1
 
@@ -42,14 +42,9 @@ def down(arguments: Sequence[str]) -> int:
             remove_leftovers()
     except BatonError as error:
         stages.settle()
-        return _refused(error)
+        return refused(error)
     return 0
 
 
 def _nothing(place: RayPlace) -> str:
     return f"--ray-namespace: {place.ray_namespace!r}: no deployment runs there; ./baton up --on ray starts one"
-
-
-def _refused(error: BatonError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return BAD_INPUT

@@ -22,7 +22,7 @@ from launcher.host.signals import Signals
 from launcher.instance.instances import Instance, Record
 from launcher.instance.run_directory import run_directory
 from launcher.instance.state_directory import new_log
-from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, node_resources
+from launcher.on_ray.cluster import ClusterError, connected, node_resources
 from launcher.on_ray.code import runtime_env
 from launcher.on_ray.control.controller import CONTROLLER_NAME, DeploymentController
 from launcher.on_ray.leftovers import leftovers
@@ -35,7 +35,9 @@ from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, settl
 from launcher.on_ray.ray_log import RayLog
 from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
+from launcher.refusal import refused
 from launcher.stages import StageDisplay
+from launcher.words import BAD_INPUT
 
 CONCURRENT_CALLS = 16  # of the controller
 TASK_TIMEOUT_S = 30.0
@@ -55,8 +57,7 @@ def up(arguments: Sequence[str]) -> int:
         config = replace(with_absolute_paths(asked), model=model, port=checked_port(asked))
         log = new_log(config.log_bytes, config.log_files, stages.say, config.log_format)
     except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return refused(error)
     if open_to_all := greeting.open_to_all(config):
         stages.say(open_to_all)
     try:

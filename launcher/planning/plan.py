@@ -1,7 +1,6 @@
 """Names the cheapest deployment that keeps an objective (`baton plan`), or computes memory. Needs no GPU."""
 
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ import msgspec
 
 from checkpoints.model_location import locate
 from checkpoints.model_size import ModelSize, model_size
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import ConfigError
 from contracts.kinds import KVDtype, Quantization
 from infra.cli import parse
 from launcher.planning.advice import described, lacking, ranked, ranking
@@ -21,36 +20,34 @@ from launcher.planning.memory import memory
 from launcher.planning.options import PlanConfig
 from launcher.planning.search import simulated, within
 from launcher.planning.trial import simulate_plan
+from launcher.refusal import refusing
 from pricing.planning.candidates import CopyFormat, cheaper
 from pricing.planning.devices import PlannedDevice
 from pricing.planning.load import PlannedLoad
 from pricing.planning.shortfall import too_few, unmet
 from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat
 
-PLANNED, NOTHING_MEETS, BAD_INPUT = 0, 1, 2  # exit statuses
+PLANNED, NOTHING_MEETS = 0, 1  # exit statuses
 QUANTIZED_KV_SHARE = 0.515
 """Share of the bytes of KV in 16 bits: a byte for each value, and the scales."""
 WEIGHT_FORMATS: dict[Quantization, WeightFormat] = {"none": "plain", "int8": "int8", "int4": "int4", "fp8": "fp8"}
 KV_FORMATS: dict[KVDtype, KVFormat] = {"auto": "plain", "fp8": "fp8", "int8": "int8"}
 
 
+@refusing
 def plan(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit status."""
-    try:
-        config = parse(PlanConfig, arguments, "baton plan")
-        config.check()
-        directory = locate(config.model, patterns=("*.json",), weights=False)
-        if not (directory / "config.json").is_file():
-            raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
-        if not config.memory:
-            return _plan(config, directory)
-        form = config.formats()[0]
-        print("\n".join(memory(config, *_size_and_shape(config, directory, config.length, form))))
-        print("\nEstimates from data sheets: ./baton bench measures what a deployment really bears.")
-        return PLANNED
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    config = parse(PlanConfig, arguments, "baton plan")
+    config.check()
+    directory = locate(config.model, patterns=("*.json",), weights=False)
+    if not (directory / "config.json").is_file():
+        raise ConfigError("--model", config.model, "has no config.json, which says how large the model is")
+    if not config.memory:
+        return _plan(config, directory)
+    form = config.formats()[0]
+    print("\n".join(memory(config, *_size_and_shape(config, directory, config.length, form))))
+    print("\nEstimates from data sheets: ./baton bench measures what a deployment really bears.")
+    return PLANNED
 
 
 def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype, length: int = 0) -> ModelShape:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.commands.up import BAD_INPUT
 from launcher.options import ROOT
-from launcher.words import COMMANDS
+from launcher.words import BAD_INPUT, COMMANDS
 
 
 @pytest.fixture

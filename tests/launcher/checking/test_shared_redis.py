@@ -12,7 +12,8 @@ from infra.redis.clients import connect
 from infra.redis.records import GatewayRecord, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE, publish
 from launcher.checking.shared_redis import check_secret
-from launcher.commands.up import BAD_INPUT, up
+from launcher.commands.up import up
+from launcher.words import BAD_INPUT
 
 SECRET = "the secret of those who are there"
 

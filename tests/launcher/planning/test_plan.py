@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.planning.plan import BAD_INPUT, NOTHING_MEETS, PLANNED, plan
+from launcher.planning.plan import NOTHING_MEETS, PLANNED, plan
+from launcher.words import BAD_INPUT
 
 LLAMA_70B = {
     "model_type": "llama",
