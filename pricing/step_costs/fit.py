@@ -40,7 +40,6 @@ MAX_SECONDS_BETWEEN_SOLUTIONS, MAX_STEPS_BETWEEN_SOLUTIONS = 1.0, 64
 SOLVED_LEVEL_RATIO = 1.25
 """The shape has a solution when as many seconds or steps have come, or when the level has changed by this ratio: then
 neighbours have come or gone, and the shape goes along. Until the level moves, each step has a solution."""
-COEFFICIENT_COUNT = 7
 PROMPT_PART, CONTEXT_PART = 1, 4
 MIN_PROMPT_SHARE = 0.01
 """Least cost of a prompt's token, as a share of the seed's: 0 would mean that costs are unknown, and no router could
