@@ -27,6 +27,8 @@ from launcher.words import answer
 
 TRACES_EXTRA = "otel"
 POLL_PERIOD_S = 0.2
+UNUSED_SOURCES = "site-packages/(.+/)?tests?/"
+"""Regular expression of the paths of packages' own tests, a fifth of what compiles and never imported."""
 WITHOUT_SET_UP = ("status", "logs", "restart", "down")
 """Commands about a running instance: without an installation there is none."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +121,7 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
             str(root / "constraints.txt"),
         ]
         pinned = pins(root)
+        _take_pip(pip, pinned, log, lock)
         source = choose(pinned["torch"], settings, nvidia, pip_versions(python))
         stages.say(f"taking {source.why}")
         # torch alone first, so that its index serves torch only and every other package comes from the configured one.
@@ -183,6 +186,16 @@ def _make_venv(venv: Path, version: str, stages: StageDisplay, lock: int) -> Non
     made.write_text(version)
 
 
+def _take_pip(pip: Sequence[str], pinned: Mapping[str, str], log: Path, lock: int) -> None:
+    """Installs the pinned pip, which resolves in a third of the time of the pip that Python 3.11 brings.
+
+    Where an index has none, the pip of `.venv` stays.
+    """
+    if "pip" in pinned:
+        with log.open("ab") as out:
+            _run([*pip, f"pip=={pinned['pip']}"], out, lock, lambda: None)
+
+
 def _pip(command: Sequence[str], log: Path, stages: StageDisplay, lock: int, stage: str, expected: int = 0) -> None:
     """Runs pip with its output in the log, and shows progress.
 
@@ -205,11 +218,11 @@ def _pip(command: Sequence[str], log: Path, stages: StageDisplay, lock: int, sta
 
 
 def _compile(python: str, log: Path, stages: StageDisplay, lock: int) -> None:
-    """Compiles all packages on all cores. Files that are no valid Python, such as templates, stay as they are."""
+    """Compiles all packages but their tests on all cores. Files that are no valid Python, such as templates, stay."""
     stages.show("compiling", "all packages")
     (site,) = log.parent.glob("lib/python3*/site-packages")
     with log.open("ab") as out:
-        _run([python, "-m", "compileall", "-qq", "-j", "0", str(site)], out, lock, lambda: None)
+        _run([python, "-m", "compileall", "-qq", "-j", "0", "-x", UNUSED_SOURCES, str(site)], out, lock, lambda: None)
     stages.show("compiling", "done")
 
 

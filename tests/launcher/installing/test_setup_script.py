@@ -58,6 +58,7 @@ def make_wheel(wheels: Path, name: str, version: str) -> None:
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", "")
+        wheel.writestr(f"tests/test_{name}.py", "")
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
@@ -99,7 +100,8 @@ def installed(folder: Path) -> set[str]:
 
 def test_installs_once_resumes_and_follows_the_pins(folder: Path) -> None:
     # The first installation fails in its second half, as an interrupted one would.
-    (folder / "constraints.txt").write_text("torch==1.0\nextra==1.5\n")
+    # Nor has the index the pip that is asked for, and that of `.venv` does.
+    (folder / "constraints.txt").write_text("torch==1.0\nextra==1.5\npip==0.1\n")
     failed = baton(folder, "up")
     assert failed.returncode == 1
     line = failed.stderr.splitlines()[-1]
@@ -115,6 +117,8 @@ def test_installs_once_resumes_and_follows_the_pins(folder: Path) -> None:
     assert "extra-1.0" in installed(folder)
     bytecode = {path.name.partition(".")[0] for path in folder.glob(".venv/lib/python3*/site-packages/__pycache__/*")}
     assert {"torch", "extra"} <= bytecode
+    own_tests = {path.name for path in folder.glob(".venv/lib/python3*/site-packages/tests/*")}
+    assert own_tests == {"test_torch.py", "test_extra.py"}, "what a package tests itself with is not compiled"
 
     assert baton(folder, "up").stdout == "started up True\n"
 
