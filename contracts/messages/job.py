@@ -38,8 +38,10 @@ class Prompt(Struct, frozen=True, array_like=True):
     def packed(self) -> "Prompt":
         """Returns this prompt with ids that are C integers: copied, checked and hashed without an object for each.
 
-        Raises `MessageError` for an id that is negative, or beyond 32 bits.
+        Itself, if they are. Raises `MessageError` for an id that is negative, or beyond 32 bits.
         """
+        if isinstance(self.token_ids, array) and self.token_ids.typecode == "I":
+            return self
         try:
             return structs.replace(self, token_ids=array("I", self.token_ids))
         except OverflowError:

@@ -70,6 +70,7 @@ class BlockManager:
             for at, (group, count) in enumerate(zip(spec.groups, counts, strict=True))
         )
         self._windows = tuple((at, pool) for at, pool in enumerate(self.groups) if isinstance(pool, WindowPool))
+        self._block_sizes = [group.block_tokens for group in self.groups]
         self.total = sum(group.total for group in self.groups)
 
     # counts ---------------------------------------------------------------------------------------------------------
@@ -232,8 +233,9 @@ class BlockManager:
 
     def next_full(self, known: Sequence[int], upto: int = 0) -> int:
         """Returns the token count above `upto` at which some group's next block after its `known` blocks is full."""
-        sizes = [group.block_tokens for group in self.groups]
-        return min([max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True)])
+        return min(
+            [max(count, upto // size) * size + size for count, size in zip(known, self._block_sizes, strict=True)]
+        )
 
     def whole_blocks(self, tokens: int) -> int:
         return min(tokens // group.block_tokens for group in self.groups)

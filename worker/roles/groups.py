@@ -97,11 +97,11 @@ class SequenceGroups(ABC, Generic[Group]):
                 continue
             computed = group.handoff is None and sequence.first_token_at == now
             stages = group.stages(now) if computed else None
-            scores, prompt_scores = item.scores, item.prompt_scores
+            scores, prompt_scores, finish = item.scores, item.prompt_scores, item.finish
             vector = b"" if sequence.hand_off else item.state
-            told = (stages, scores, prompt_scores, vector)
-            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, *told))
-            if item.finish is not None:
+            tokens = Emitted(sequence.key, item.index, item.tokens, finish, stages, scores, prompt_scores, vector)
+            emitted.append(tokens)
+            if finish is not None:
                 self._end_sample(group, sample, "done")
         return emitted
 
