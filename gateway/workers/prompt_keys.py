@@ -17,7 +17,7 @@ class PromptKeys(Struct, frozen=True):
 
     short: ShortKeys = {}
     last: Mapping[int, bytes] = {}
-    """Whole keys of the last full blocks, behind which the keys of an answer go on; roots where no block is full."""
+    """The whole key of the last full block, which an answer's keys follow; the chain's root if no block is full."""
 
     def with_answer(self, block_tokens: int, behind: Sequence[int]) -> tuple[int, ...]:
         """Returns the short keys of a prompt and its answer; `behind`: the ids behind the prompt's full blocks."""

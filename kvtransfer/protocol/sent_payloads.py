@@ -32,7 +32,7 @@ class SentPayloads:
         self.size += payload.size
 
     def frame_done(self, event: FrameDone) -> bool:
-        """Takes that a payload is no longer read. Returns whether a device had copied it, and tells its digest."""
+        """Records that a payload is no longer read. Returns whether a device copied it: its digest is known then."""
         self.flying.pop(event.number, None)
         payload = self.copied.pop(event.number, None)
         if payload is None:
@@ -42,13 +42,13 @@ class SentPayloads:
         return True
 
     def cover(self, seen: int) -> None:
-        """Takes that the peer has seen the link up to byte offset `seen`."""
+        """Records that the peer has seen the link up to byte offset `seen`."""
         self._seen = seen
         while self.flying and next(iter(self.flying.values())) <= seen:  # oldest first
             del self.flying[next(iter(self.flying))]
 
     def all_read(self) -> None:
-        """Takes that the peer has read everything."""
+        """Records that the peer has read all payloads."""
         self.flying.clear()
 
     @property

@@ -142,7 +142,7 @@ def _estimate(worker: Candidate, costs: StepCosts, request: RouteRequest) -> Wor
         ttft = first_token_seconds(costs, backlog, prompt, worker.report_age, worker.awaited)
     else:
         ttft = seconds
-    slowed = short_tpot = 0.0  # s per token: by which its decodes take longer, and beside a chunk of the prompt
+    slowed = short_tpot = 0.0  # s per token of its decodes: added by the samples; beside a chunk of the prompt
     chunk = min(tokens, costs.chunk(running, context))
     if running:
         before = costs.token_seconds(running, context, each)

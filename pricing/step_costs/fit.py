@@ -57,7 +57,7 @@ class StepFit:
         self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row, seed.rows]
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
-        self._level = self._solved_level = 1.0  # the factor, and what it was at the last solution
+        self._level = self._solved_level = 1.0  # the factor now, and at the last solution
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
@@ -67,7 +67,7 @@ class StepFit:
 
     @property
     def costs(self) -> StepCosts:
-        """What all steps so far have shown: the shape of the last solution, at the level of the last step."""
+        """The costs by all steps so far: the shape of the last solution, at the level of the last step."""
         if self._costs is None:
             self._costs = self._told()
         return self._costs
@@ -140,7 +140,7 @@ class StepFit:
         level, unsolved_s, errors, counted = self._level, self._unsolved_s, self._errors, list[float]()
         lowest, highest = self._solved_level / SOLVED_LEVEL_RATIO, self._solved_level * SOLVED_LEVEL_RATIO
         for seconds in durations[:most]:
-            least = 0.0  # s for which it counts
+            least = 0.0  # least seconds for which the step counts
             unsolved_s += seconds
             if predicted > 0:
                 expected, wanted = level * predicted, seconds / predicted

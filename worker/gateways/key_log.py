@@ -23,7 +23,7 @@ class _Follower:
 
     def __init__(self) -> None:
         self.at = NOT_HEARD  # number of the last change sent
-        self.confirmed = NOT_HEARD  # the position that it has last reported
+        self.confirmed = NOT_HEARD  # the position that the gateway has last reported
         self.whole: list[KeyNews] = []  # unsent pieces of all keys, the next one last
         self.mark = NOT_HEARD  # a change that the gateway should confirm …
         self.marked_at = float("-inf")  # … counted from this time, s

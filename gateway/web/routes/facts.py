@@ -75,7 +75,7 @@ class Stats(Struct, frozen=True):
 
 
 class Nothing(Struct, frozen=True):
-    """Says that the gateway is there."""
+    """The answer of a gateway that accepts requests: an empty object."""
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:

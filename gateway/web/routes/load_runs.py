@@ -22,7 +22,7 @@ class LoadRunBody(Struct, frozen=True):
 
 
 class LoadRunNoted(Struct, frozen=True):
-    """Says that the mark was taken."""
+    """The answer to a mark that was taken."""
 
     run: str
 
