@@ -114,9 +114,8 @@ class DecodeInputs:
         return tokens, sources
 
     def token_ids(self, rows: int) -> Tensor:
-        """Returns `[rows]` int64, computed on the device, since pending tokens are known only there."""
-        sources = self._fields[SOURCE, :rows]
-        return torch.where(sources == NOT_PENDING, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
+        """Returns `[rows]` int64."""
+        return known_tokens(self._fields[TOKEN, :rows], self._fields[SOURCE, :rows], self._previous)
 
     def positions(self, rows: int) -> Tensor:
         """Returns `[rows]` int64."""
@@ -162,6 +161,11 @@ def put_previous(room: Tensor, tokens: Tensor, rows: Ints) -> Ints:
         return rows
     room[: len(rows)].copy_(tokens[to_device(rows, tokens.device)])
     return np.arange(len(rows))
+
+
+def known_tokens(tokens: Tensor, sources: Tensor, previous: Tensor) -> Tensor:
+    """Returns `tokens`, pending ones by their `sources` in `previous`, whose tokens only the device knows."""
+    return torch.where(sources == NOT_PENDING, tokens, previous[sources.clamp(min=0)])
 
 
 class DecodeRows:

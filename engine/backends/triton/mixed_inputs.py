@@ -21,6 +21,7 @@ from engine.backends.triton.decode_inputs import (
     DecodeRows,
     DeviceTables,
     Words,
+    known_tokens,
     put_previous,
 )
 from engine.model.batch import Ints, Sampled, pending_tokens, rows_of_logits
@@ -142,9 +143,8 @@ class MixedInputs:
         return len(logit_rows)
 
     def token_ids(self, rows: int) -> Tensor:
-        """Returns `[rows]` int64, computed on the device, since pending tokens are known only there."""
-        sources = self._fields[SOURCE, :rows]
-        return torch.where(sources == NOT_PENDING, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
+        """Returns `[rows]` int64."""
+        return known_tokens(self._fields[TOKEN, :rows], self._fields[SOURCE, :rows], self._previous)
 
     def field(self, field: int, rows: int) -> Tensor:
         """Returns `[rows]` int64 of POSITION, ADAPTER, LOGIT_ROW or, from `SLOT` on, of a KV group's slots."""
