@@ -9,6 +9,8 @@ from workloads.outcome import RequestOutcome
 MAX_ERRORS_NAMED = 100
 """Number of different error texts that are counted each; further errors are counted together."""
 OTHER_ERRORS = "other errors"
+COUNT_NAMES = ("requests", "answered", "good", "undecided", "output_tokens", "prompt_tokens", "cached_tokens")
+SPREAD_NAMES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "late_ms")
 
 
 class LoadFigures(Struct, kw_only=True):
@@ -59,9 +61,21 @@ class LoadFigures(Struct, kw_only=True):
         self.itl_ms.add_all(outcome.gaps_ms)
         self.e2e_ms.add(timings.e2e_ms)
 
-    def _failed(self, error: str) -> None:
+    def merge(self, other: "LoadFigures") -> None:
+        """Adds other requests of the same load, which were summed up elsewhere."""
+        self.ended_s = max(self.ended_s, other.ended_s)
+        for name in COUNT_NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for which, count in other.missed.items():
+            self.missed[which] = self.missed.get(which, 0) + count
+        for error, count in other.errors.items():
+            self._failed(error, count)
+        for name in SPREAD_NAMES:
+            getattr(self, name).merge(getattr(other, name))
+
+    def _failed(self, error: str, count: int = 1) -> None:
         named = error if error in self.errors or len(self.errors) < MAX_ERRORS_NAMED else OTHER_ERRORS
-        self.errors[named] = self.errors.get(named, 0) + 1
+        self.errors[named] = self.errors.get(named, 0) + count
 
 
 def _undecided(slo: SLO, timings: Timings, first_ms: float, last_ms: float) -> bool:

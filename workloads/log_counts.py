@@ -46,6 +46,15 @@ class LogCounts(Struct):
         for value, count in Counter(values).items():
             self.add(value, count)
 
+    def merge(self, other: "LogCounts") -> None:
+        """Adds the values of other counts, as if each had been added here."""
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+        for at, count in other.counts.items():
+            self.counts[at] = self.counts.get(at, 0) + count
+            self.totals[at] = self.totals.get(at, 0.0) + other.totals[at]
+
     @property
     def mean(self) -> float:
         return self.total / self.count if self.count else 0.0

@@ -26,9 +26,9 @@ from benchmarks.processes.python_path import ROOT
 from benchmarks.processes.usable import usable_workers, wait_until
 from benchmarks.random_model import SHAPES, make
 from benchmarks.report import head, row
+from benchmarks.send_at import send_at
 from contracts.slo import SLO, Timings, parse_objective, percentile
 from infra.completions_client import CompletionEvents
-from launcher.bench.sender import send_at
 from launcher.checking.preflight import check_port
 from launcher.stages import StageDisplay
 from workloads.arrivals import Arrivals

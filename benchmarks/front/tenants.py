@@ -27,11 +27,11 @@ from benchmarks.processes.python_path import ROOT
 from benchmarks.processes.usable import bearer
 from benchmarks.random_model import SHAPES, make
 from benchmarks.report import head, row
+from benchmarks.send_at import send_at
 from contracts.errors import BatonError
 from contracts.slo import percentile
 from infra.keys.api_key import KeyOptions, NewKey, make_key
 from infra.keys.key_file import change_keys
-from launcher.bench.sender import send_at
 from launcher.stages import StageDisplay
 from workloads.arrivals import Arrivals
 

@@ -91,10 +91,10 @@ def measure(options: argparse.Namespace, streams: int, log: Path) -> Timed:
 
 async def _send(url: str, load: list[TimedRequest], begin: float, waits: CoreWaits) -> list[RequestOutcome]:
     waits.look()
+    outcomes = list[RequestOutcome]()
     async with connections_to(ClientEndpoint(url, "", ""), TIMEOUT_S) as connections:
-        sender = Sender(connections, "none", VOCABULARY_IDS)
-        await sender.open_load(load, begin=begin)
-        return sender.outcomes
+        await Sender(connections, "none", VOCABULARY_IDS, outcomes.append).open_load(load, begin=begin)
+    return outcomes
 
 
 def _beside(

@@ -29,10 +29,10 @@ import httpx
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import SplitSystem, split_system
 from benchmarks.processes.usable import bearer
+from benchmarks.send_at import send_at
 from contracts.errors import BatonError
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
-from launcher.bench.sender import send_at
 from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 

@@ -20,6 +20,7 @@ from pricing.roofline.device_use import StepTotals
 from pricing.routes.pooled import COEFFICIENT_NAMES
 from pricing.step_costs.steps import StepCosts, pairs_of
 from workloads.lengths import Lengths
+from workloads.outcome import RequestOutcome
 from workloads.request import Workload
 
 CALIBRATION_FORM = 1
@@ -97,13 +98,14 @@ async def _alone(endpoint: ClientEndpoint, config: BenchConfig, model: str) -> l
     prompt = Lengths(ALONE_PROMPT_TOKENS, ALONE_PROMPT_TOKENS)
     workload = Workload(prompt, Lengths(ALONE_OUTPUT_TOKENS, ALONE_OUTPUT_TOKENS))
     requests = islice(workload.requests(random.Random()), ALONE_REQUESTS)
+    outcomes = list[RequestOutcome]()
     async with connections_to(endpoint, config.timeout) as connections:
-        sender = Sender(connections, model, config.vocabulary)
+        sender = Sender(connections, model, config.vocabulary, outcomes.append)
         for each in requests:
             await sender.exchange(each, 0.0)
-    timings = [each.timings for each in sender.outcomes if each.timings is not None]
+    timings = [each.timings for each in outcomes if each.timings is not None]
     if len(timings) < ALONE_REQUESTS:
-        raise GatewayError(f"a request that measures costs failed: {sender.outcomes[-1].error}")
+        raise GatewayError(f"a request that measures costs failed: {outcomes[-1].error}")
     return timings
 
 

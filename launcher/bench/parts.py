@@ -1,7 +1,7 @@
 """Sends a load from several processes, each with a part of the requests, since one process times only so many tokens.
 
 A process reads its part from standard input, says that it is ready, reads when the load begins (by the clock that all
-processes of a host share), and writes its outcomes.
+processes of a host share), and writes the figures of its part.
 """
 
 import asyncio
@@ -17,11 +17,12 @@ import uvloop
 from msgspec import Struct
 
 from contracts.errors import GatewayError
+from contracts.slo import SLO
 from infra.process.tasks import child
 from launcher.bench.sender import Sender, connections_to
 from launcher.instance.endpoint import ClientEndpoint
 from launcher.options import ROOT
-from workloads.outcome import RequestOutcome
+from workloads.figures import LoadFigures
 from workloads.request import TimedRequest
 
 PART_TOKENS_PER_S = 10_000
@@ -44,13 +45,14 @@ class LoadPart(Struct, frozen=True):
     vocabulary: int
     timeout_s: float
     linger_s: float | None
+    slo: SLO
     load: list[TimedRequest]
 
 
-class PartOutcomes(Struct, frozen=True):
-    """The outcomes that one process has measured."""
+class SentLoad(Struct, frozen=True):
+    """What was measured of a load or of a part, and whether Ctrl-C ended it."""
 
-    outcomes: list[RequestOutcome]
+    figures: LoadFigures
     interrupted: bool
 
 
@@ -61,7 +63,7 @@ def processes_for(load: Sequence[TimedRequest], cores: int) -> int:
     return max(1, min(cores, math.ceil(tokens / seconds / PART_TOKENS_PER_S)))
 
 
-async def send_in_parts(whole: LoadPart, processes: int) -> PartOutcomes:
+async def send_in_parts(whole: LoadPart, processes: int) -> SentLoad:
     """Sends a load from processes of this host; cancelled, it returns what they measured. Raises `GatewayError`."""
     parts = [msgspec.structs.replace(whole, load=whole.load[at::processes]) for at in range(processes)]
     running = [await _start(part) for part in parts]
@@ -84,7 +86,7 @@ async def send_in_parts(whole: LoadPart, processes: int) -> PartOutcomes:
                     process.send_signal(signal.SIGINT)
             await asyncio.wait(reads, timeout=END_TIMEOUT_S)
         found = [
-            msgspec.msgpack.decode(read.result(), type=PartOutcomes) for read in reads if read.done() and read.result()
+            msgspec.msgpack.decode(read.result(), type=SentLoad) for read in reads if read.done() and read.result()
         ]
     finally:
         for process in running:
@@ -93,8 +95,10 @@ async def send_in_parts(whole: LoadPart, processes: int) -> PartOutcomes:
             await process.wait()
     if len(found) < processes and not interrupted:
         raise GatewayError("a process of the load generator died")
-    outcomes = [outcome for part in found for outcome in part.outcomes]
-    return PartOutcomes(outcomes, interrupted or any(part.interrupted for part in found))
+    figures = LoadFigures(slo=whole.slo)
+    for part in found:
+        figures.merge(part.figures)
+    return SentLoad(figures, interrupted or any(part.interrupted for part in found))
 
 
 async def _start(part: LoadPart) -> asyncio.subprocess.Process:
@@ -128,14 +132,15 @@ def main() -> None:
     sys.stdout.buffer.write(msgspec.msgpack.encode(uvloop.run(_send(part, begin))))
 
 
-async def _send(part: LoadPart, begin: float) -> PartOutcomes:
+async def _send(part: LoadPart, begin: float) -> SentLoad:
+    figures = LoadFigures(slo=part.slo)
     async with connections_to(part.endpoint, part.timeout_s) as connections:
-        sender = Sender(connections, part.model, part.vocabulary)
+        sender = Sender(connections, part.model, part.vocabulary, figures.add)
         try:
             await sender.open_load(part.load, part.linger_s, begin)
         except asyncio.CancelledError:
-            return PartOutcomes(sender.outcomes, interrupted=True)
-        return PartOutcomes(sender.outcomes, interrupted=False)
+            return SentLoad(figures, interrupted=True)
+        return SentLoad(figures, interrupted=False)
 
 
 if __name__ == "__main__":

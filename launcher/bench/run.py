@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,15 +15,15 @@ from infra.process.ending import end
 from infra.process.tasks import child
 from launcher.bench.load_options import MAX_LOAD_REQUESTS
 from launcher.bench.options import BenchConfig
-from launcher.bench.parts import LoadPart, processes_for, send_in_parts
+from launcher.bench.parts import LoadPart, SentLoad, processes_for, send_in_parts
 from launcher.bench.rates import trial_seconds
 from launcher.bench.run_mark import marked
 from launcher.bench.sender import Sender, connections_to
 from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
+from workloads.figures import LoadFigures
 from workloads.goodput import Trial
-from workloads.outcome import RequestOutcome
-from workloads.report import Report, make_report
+from workloads.report import Report, report_of
 from workloads.request import PlannedRequest, TimedRequest
 
 PROGRESS_PERIOD_S = 0.5
@@ -50,67 +50,59 @@ class BenchRun:
         """
         self._seed += 1
         with marked(self._endpoint, f"bench {_name(config)}"):
-            outcomes, interrupted = uvloop.run(self._send(config, random.Random(self._seed), give_up))
-        return make_report(
-            outcomes,
-            config.slo(),
+            sent = uvloop.run(self._send(config, random.Random(self._seed), give_up))
+        return report_of(
+            sent.figures,
             server=self._endpoint.url,
             model=self._model,
             load={each.option: each.text for each in spell(config) if not each.usual},
-            interrupted=interrupted,
+            interrupted=sent.interrupted,
         )
 
-    async def _send(
-        self, config: BenchConfig, chance: random.Random, give_up: bool
-    ) -> tuple[list[RequestOutcome], bool]:
+    async def _send(self, config: BenchConfig, chance: random.Random, give_up: bool) -> SentLoad:
+        figures = LoadFigures(slo=config.slo())
         requests = config.workload().requests(chance)
         load = list(config.timed_requests(chance)) if not config.concurrency else []
         async with connections_to(self._endpoint, config.timeout) as connections:
             if not self._warm:
                 self.stages.show("bench", "warming up")
-                warm_up = Sender(connections, self._model, config.vocabulary)
+                warm_up = Sender(connections, self._model, config.vocabulary, lambda _: None)
                 for _ in range(config.warm_up):
                     await warm_up.exchange(next(requests), 0.0)
                 self._warm = True
+            sender = Sender(connections, self._model, config.vocabulary, figures.add)
             if config.concurrency:
-                return await self._closed(config, Sender(connections, self._model, config.vocabulary), requests)
+                some = islice(requests, config.requests or MAX_LOAD_REQUESTS)
+                sending = sender.closed_load(some, config.concurrency, config.seconds)
+                return SentLoad(figures, await self._interrupted(config, sender, sending, 0))
             linger_s = _longest_good_s(config, load) if give_up else None
             processes = config.processes or processes_for(load, os.cpu_count() or 1)
             if processes == 1:
-                sender = Sender(connections, self._model, config.vocabulary)
-                return await self._followed(config, sender, sender.open_load(load, linger_s), planned_turns(load))
+                sending = sender.open_load(load, linger_s)
+                return SentLoad(figures, await self._interrupted(config, sender, sending, planned_turns(load)))
         self.stages.show("bench", f"sending {planned_turns(load)} requests from {processes} processes")
-        part = LoadPart(self._endpoint, self._model, config.vocabulary, config.timeout, linger_s, load)
-        sent = await send_in_parts(part, processes)
-        return sent.outcomes, sent.interrupted
+        part = LoadPart(self._endpoint, self._model, config.vocabulary, config.timeout, linger_s, config.slo(), load)
+        return await send_in_parts(part, processes)
 
-    async def _closed(
-        self, config: BenchConfig, sender: Sender, requests: Iterator[PlannedRequest]
-    ) -> tuple[list[RequestOutcome], bool]:
-        some = islice(requests, config.requests or MAX_LOAD_REQUESTS)
-        return await self._followed(config, sender, sender.closed_load(some, config.concurrency, config.seconds), 0)
-
-    async def _followed(
+    async def _interrupted(
         self, config: BenchConfig, sender: Sender, sending: Coroutine[Any, Any, None], planned: int
-    ) -> tuple[list[RequestOutcome], bool]:
-        """Shows the progress of a load; returns its outcomes, and whether Ctrl-C ended it."""
+    ) -> bool:
+        """Shows the progress of a load; returns whether Ctrl-C ended it."""
         progress = child(self._show(sender, config, planned))
-        interrupted = False
         try:
             await sending
         except asyncio.CancelledError:
-            interrupted = True  # what was measured until then is reported
+            return True  # what was measured until then is reported
         finally:
             await end([progress])
-        return sender.outcomes, interrupted
+        return False
 
     async def _show(self, sender: Sender, config: BenchConfig, planned: int) -> None:
         of = f" of {planned}" if planned else ""
         while True:
-            ended = len(sender.outcomes)
-            percent = 100 * ended // planned if planned else None
+            percent = 100 * sender.ended // planned if planned else None
             self.stages.show(
-                _name(config), "sending", percent, f"{sender.sent}{of} sent, {sender.sent - ended} in progress"
+                _name(config), "sending", percent, f"{sender.sent}{of} sent, {sender.sent - sender.ended} in progress"
             )
             await asyncio.sleep(PROGRESS_PERIOD_S)
 

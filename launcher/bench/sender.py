@@ -6,10 +6,10 @@ down its own load. In a closed load, each client sends its next request when its
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import cycle, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -18,13 +18,12 @@ from contracts.slo import Timings
 from infra.completions_client import CompletionEvents, StreamedChunk
 from infra.network.tls import trusting
 from infra.process.ending import end
-from infra.process.tasks import child
+from infra.process.tasks import Tasks, child
 from launcher.bench.connections import LoadConnections
 from launcher.instance.endpoint import ClientEndpoint
 from workloads.outcome import RequestOutcome
 from workloads.request import PlannedRequest, TimedRequest
 
-Answer = TypeVar("Answer")
 ROLES = ("user", "assistant")
 TIMER_TICK_S = 0.001
 """Resolution of the event loop's timers, which may end a tick too early."""
@@ -60,15 +59,19 @@ class StreamedAnswer:
 
 
 class Sender:
-    """Collects the outcomes of one load. `vocabulary`: random token ids are below it."""
+    """Sends one load, and hands on the outcome of each request when it ends, so that a long load fills no memory."""
 
-    def __init__(self, connections: LoadConnections, model: str, vocabulary: int) -> None:
+    def __init__(
+        self, connections: LoadConnections, model: str, vocabulary: int, hand_on: Callable[[RequestOutcome], None]
+    ) -> None:
+        """`vocabulary`: random token ids are below it."""
         self._connections = connections
         self._model = model
         self._vocabulary = vocabulary
+        self._hand_on = hand_on
         self._began = time.perf_counter()
         self.sent = 0
-        self.outcomes: list[RequestOutcome] = []
+        self.ended = 0
 
     async def open_load(
         self, requests: Iterable[TimedRequest], linger_s: float | None = None, begin: float | None = None
@@ -77,15 +80,19 @@ class Sender:
 
         `begin`: the load's start by `time.perf_counter`; None: now.
         """
-        load = list(requests)
         self._began = time.perf_counter() if begin is None else begin
-        sends = [partial(self.converse, each.request, each.due_s) for each in load]
-        tasks = await send_at((each.due_s for each in load), sends, self._began)
+        in_progress = Tasks("the load")
         try:
-            if tasks:
-                await asyncio.wait(tasks, timeout=linger_s)
+            for each in requests:
+                await sleep_until(self._began + each.due_s)
+                in_progress.start(self.converse(each.request, each.due_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(linger_s):
+                    await in_progress.finished()
         finally:
-            await end(tasks)
+            await in_progress.close()
+        if in_progress.error is not None:
+            raise in_progress.error
 
     async def closed_load(self, requests: Iterator[PlannedRequest], clients: int, seconds: float) -> None:
         """Keeps `clients` requests in progress until the seconds are over or there are no more requests."""
@@ -105,11 +112,11 @@ class Sender:
         """Sends a request, and each later turn when its time has come; ends with the first answer that is not whole."""
         while await self.exchange(request, due_s) and request.then is not None:
             due_s = time.perf_counter() - self._began + request.then.pause_s
-            await _until(self._began + due_s)
+            await sleep_until(self._began + due_s)
             request = request.then.request
 
     async def exchange(self, request: PlannedRequest, due_s: float) -> bool:
-        """Sends one request, and keeps its outcome, an error if this is cancelled. Returns whether it was answered."""
+        """Sends one request, and hands on its outcome; if this is cancelled, an error. Returns whether it was whole."""
         path, body = self._spell(request)
         content = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
         answer = StreamedAnswer()
@@ -123,26 +130,27 @@ class Sender:
         except GatewayError as failure:
             error = str(failure)
         finally:
-            ended = time.perf_counter()
-            times = due_s, sent - self._began, ended - self._began
-            usage = answer.usage
-            if usage is None or usage.tokens is None or error:
-                self.outcomes.append(RequestOutcome(*times, error=error))
-            else:
-                pieces = answer.pieces or [answer.last or ended]  # a client sees only the end of an answer without text
-                first, last = pieces[0], max(answer.last, pieces[-1])
-                before = self._connections.delays.before
-                self.outcomes.append(
-                    RequestOutcome(
-                        *times,
-                        Timings(1000 * (first - sent), 1000 * (last - sent), usage.tokens),
-                        tuple(1000 * (after - before) for before, after in pairwise(pieces)),
-                        usage.prompt_tokens or 0,
-                        usage.cached_tokens or 0,
-                        own_delays_ms=(1000 * before(first), 1000 * before(last)),
-                    )
-                )
+            self.ended += 1
+            self._hand_on(self._outcome(due_s, sent, answer, error))
         return not error
+
+    def _outcome(self, due_s: float, sent: float, answer: StreamedAnswer, error: str) -> RequestOutcome:
+        """Returns what was seen of a request that has ended now. `error`: empty for a whole answer."""
+        ended, usage = time.perf_counter(), answer.usage
+        times = due_s, sent - self._began, ended - self._began
+        if usage is None or usage.tokens is None or error:
+            return RequestOutcome(*times, error=error)
+        pieces = answer.pieces or [answer.last or ended]  # a client sees only the end of an answer without text
+        first, last = pieces[0], max(answer.last, pieces[-1])
+        delay_before = self._connections.delays.before
+        return RequestOutcome(
+            *times,
+            Timings(1000 * (first - sent), 1000 * (last - sent), usage.tokens),
+            tuple(1000 * (after - before) for before, after in pairwise(pieces)),
+            usage.prompt_tokens or 0,
+            usage.cached_tokens or 0,
+            own_delays_ms=(1000 * delay_before(first), 1000 * delay_before(last)),
+        )
 
     def _spell(self, request: PlannedRequest) -> tuple[str, dict[str, Any]]:
         """Returns the path and the body of a request."""
@@ -163,22 +171,7 @@ def connections_to(endpoint: ClientEndpoint, timeout_s: float) -> LoadConnection
     return LoadConnections(url, headers, timeout_s, context)
 
 
-async def send_at(
-    times: Iterable[float], requests: Iterable[Callable[[], Coroutine[Any, Any, Answer]]], begin: float
-) -> list[asyncio.Task[Answer]]:
-    """Starts each request at its time, s from `begin`, and returns the tasks; all are cancelled if this is."""
-    tasks = list[asyncio.Task[Answer]]()
-    try:
-        for at, request in zip(times, requests, strict=True):
-            await _until(begin + at)
-            tasks.append(child(request()))
-    except asyncio.CancelledError:
-        await end(tasks)
-        raise
-    return tasks
-
-
-async def _until(at: float) -> None:
+async def sleep_until(at: float) -> None:
     """Waits until a moment of `time.perf_counter`, though a timer may end too early."""
     while (left := at - time.perf_counter()) > 0:
         await asyncio.sleep(max(left, TIMER_TICK_S))

@@ -60,6 +60,16 @@ def test_many_different_errors_are_counted_together() -> None:
     assert len(figures.errors) == MAX_ERRORS_NAMED + 1 and figures.errors[OTHER_ERRORS] == MAX_ERRORS_NAMED
 
 
+def test_figures_of_parts_are_those_of_the_whole() -> None:
+    slo = SLO(2000.0, 100.0)
+    figures, parts = LoadFigures(slo=slo), [LoadFigures(slo=slo), LoadFigures(slo=slo)]
+    for number, outcome in enumerate(OUTCOMES):
+        parts[number % 2].add(outcome)
+    for part in parts:
+        figures.merge(msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=LoadFigures))
+    assert report_of(figures, server="http://s", model="m", load={"--rate": "4"}) == report()
+
+
 def test_json_is_read_as_it_was_written() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report()), type=Report) == report()
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from contracts.slo import SLO
 from launcher.bench.parts import LoadPart, processes_for, send_in_parts
 from launcher.instance.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
@@ -20,16 +21,16 @@ def stand_in() -> Iterator[StandIn]:
 
 
 def part(url: str, load: list[TimedRequest]) -> LoadPart:
-    return LoadPart(ClientEndpoint(url, "", ""), "demo", 64, 60.0, None, load)
+    return LoadPart(ClientEndpoint(url, "", ""), "demo", 64, 60.0, None, SLO(60_000.0, 60_000.0), load)
 
 
 def test_processes_share_a_load_and_its_clock(stand_in: StandIn) -> None:
     talk = PlannedRequest(9, ("Hello!",), then=NextTurn(0.01, HELLO))
     load = [TimedRequest(0.02 * number, talk if number == 3 else HELLO) for number in range(8)]
     sent = asyncio.run(send_in_parts(part(stand_in.url, load), 2))
-    assert len(sent.outcomes) == len(stand_in.asked) == 9 and not sent.interrupted
-    assert all(each.timings is not None and each.sent_s >= each.due_s for each in sent.outcomes)
-    assert {each.due_s for each in sent.outcomes} >= {each.due_s for each in load}
+    figures = sent.figures
+    assert figures.requests == figures.good == len(stand_in.asked) == 9 and not sent.interrupted
+    assert figures.output_tokens == 9 * 7 and figures.itl_ms.count == 9 * 6 and figures.ended_s > load[-1].due_s
 
 
 def test_a_load_that_is_cancelled_returns_what_was_measured(stand_in: StandIn) -> None:
@@ -46,7 +47,7 @@ def test_a_load_that_is_cancelled_returns_what_was_measured(stand_in: StandIn) -
         sending.cancel()
         sent = await sending
         assert sent.interrupted
-        return len(sent.outcomes)
+        return sent.figures.requests
 
     assert asyncio.run(cancelled()) >= 2
 

@@ -23,13 +23,29 @@ def stand_in() -> Iterator[StandIn]:
 
 
 def sent(url: str, requests: Sequence[TimedRequest], linger_s: float | None = None) -> list[RequestOutcome]:
-    async def send() -> list[RequestOutcome]:
-        async with connections_to(ClientEndpoint(url, "", ""), timeout_s=60.0) as connections:
-            sender = Sender(connections, "demo", vocabulary=1)
-            await sender.open_load(requests, linger_s)
-            return sender.outcomes
+    outcomes = list[RequestOutcome]()
 
-    return uvloop.run(send())
+    async def send() -> None:
+        async with connections_to(ClientEndpoint(url, "", ""), timeout_s=60.0) as connections:
+            sender = Sender(connections, "demo", 1, outcomes.append)
+            await sender.open_load(requests, linger_s)
+            assert (sender.sent, sender.ended) == (len(outcomes), len(outcomes))
+
+    uvloop.run(send())
+    return outcomes
+
+
+def closed(url: str, seconds: float) -> list[RequestOutcome]:
+    """Returns the outcomes of 20 requests of three clients, as far as the seconds hold them."""
+    outcomes = list[RequestOutcome]()
+
+    async def send() -> None:
+        async with connections_to(ClientEndpoint(url, "", ""), timeout_s=60.0) as connections:
+            sender = Sender(connections, "demo", 1, outcomes.append)
+            await sender.closed_load(iter([PlannedRequest(5, ("Hello!",))] * 20), 3, seconds)
+
+    uvloop.run(send())
+    return outcomes
 
 
 def test_every_request_is_sent_at_its_time_and_timed(stand_in: StandIn) -> None:
@@ -68,13 +84,7 @@ def test_requests_that_are_not_answered_in_time_are_cut_off_and_counted(stand_in
 
 
 def test_clients_of_a_closed_load_wait_for_their_answers(stand_in: StandIn) -> None:
-    async def send() -> Sender:
-        async with connections_to(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as connections:
-            sender = Sender(connections, "demo", vocabulary=1)
-            await sender.closed_load(iter([PlannedRequest(5, ("Hello!",))] * 20), 3, seconds=60.0)
-            return sender
-
-    outcomes = uvloop.run(send()).outcomes
+    outcomes = closed(stand_in.url, seconds=60.0)
     assert len(outcomes) == 20 and {outcome.error for outcome in outcomes} == {""}
     moments = sorted([(each.sent_s, 1) for each in outcomes] + [(each.ended_s, -1) for each in outcomes])
     in_progress = [sum(change for _, change in moments[: n + 1]) for n in range(len(moments))]
@@ -82,13 +92,7 @@ def test_clients_of_a_closed_load_wait_for_their_answers(stand_in: StandIn) -> N
 
 
 def test_no_request_is_sent_when_the_seconds_are_over(stand_in: StandIn) -> None:
-    async def send() -> Sender:
-        async with connections_to(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as connections:
-            sender = Sender(connections, "demo", vocabulary=1)
-            await sender.closed_load(iter([PlannedRequest(5, ("Hello!",))] * 20), 3, seconds=0.0)
-            return sender
-
-    assert uvloop.run(send()).sent == 0
+    assert not closed(stand_in.url, seconds=0.0) and not stand_in.asked
 
 
 def test_later_turns_are_sent_behind_their_answers_with_the_messages_before_them(stand_in: StandIn) -> None:
