@@ -28,6 +28,7 @@ from launcher.ray_process import ON_RAY, hand_over
 from launcher.simulating.simulate import simulate
 from launcher.words import answer
 
+INTERRUPTED = 130  # exit status, as shells have it
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": up,
     "chat": chat,
@@ -63,7 +64,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run() -> int:
     """Runs the command. Output to a full disk is dropped, and changes no exit status."""
-    status = main(sys.argv[1:])
+    try:
+        status = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = INTERRUPTED
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -64,6 +64,9 @@ def comparison(first: Report, second: Report, names: tuple[str, str]) -> Iterato
     ):
         yield _compared(title, getattr(first, attribute), getattr(second, attribute))
     yield _compared("errors", sum(first.errors.values()), sum(second.errors.values()))
+    if first.slo != second.slo:
+        limits = (f"TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms" for slo in (first.slo, second.slo))
+        yield f"warning: good means {' for the first, and '.join(limits)} for the second, so goodput cannot be compared"
 
 
 def _compared(title: str, first: float, second: float) -> str:

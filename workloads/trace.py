@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from contracts.errors import ConfigError
+from workloads.lengths import MAX_LENGTH_TOKENS
 from workloads.request import PlannedRequest, Span, TimedRequest
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -45,15 +46,16 @@ class TraceRow(Struct, frozen=True):
 def read_trace(path: Path, speed: float = 1.0) -> Iterator[TimedRequest]:
     """Yields a trace's requests, the first at 0 s; with `speed` 2 they come twice as fast.
 
-    Raises `ConfigError` with the line of a row that is damaged, without a length, or earlier than the row before it.
+    Raises `ConfigError` with the line of a row that is damaged, without a length, earlier than the row before it, or
+    with ids of more or fewer blocks than its prompt has.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             yield from _in_order(_rows(file, path), path, speed)
     except OSError as error:
         raise ConfigError(OPTION, path, error.strerror or "cannot be read") from None
-    except UnicodeDecodeError:
-        raise ConfigError(OPTION, path, "is not a text file") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise ConfigError(OPTION, path, "is not a text file of such lines") from None
 
 
 def _in_order(rows: Iterator[TraceRow], path: Path, speed: float) -> Iterator[TimedRequest]:
@@ -82,16 +84,20 @@ def _mooncake(first: str, file: TextIO, path: Path) -> Iterator[TraceRow]:
             row = decoder.decode(line)
         except msgspec.DecodeError as error:
             raise ConfigError(OPTION, path, f"line {number}: {error}") from None
-        spans = _blocks(row) or (Span(-number, row.input_length),)
-        yield _checked(TraceRow(number, row.timestamp / 1000, spans, row.output_length), row.input_length, path)
+        _check_lengths(number, row.input_length, row.output_length, path)
+        yield TraceRow(number, row.timestamp / 1000, _blocks(row, number, path), row.output_length)
 
 
-def _blocks(row: MooncakeRow) -> tuple[Span, ...]:
-    """Returns the prompt's blocks; the last block may be shorter."""
+def _blocks(row: MooncakeRow, line: int, path: Path) -> tuple[Span, ...]:
+    """Returns the prompt's blocks, of which the last may be shorter; without ids a block that no other prompt has."""
+    if not row.hash_ids:
+        return (Span(-line, row.input_length),)
     lengths = range(row.input_length, 0, -MOONCAKE_BLOCK_TOKENS)
-    named = zip(row.hash_ids, lengths, strict=False)
-    spans = tuple(Span(hash_id, min(left, MOONCAKE_BLOCK_TOKENS)) for hash_id, left in named)
-    return spans if len(spans) == len(lengths) else ()
+    if len(row.hash_ids) != len(lengths):
+        named = f"{row.input_length} tokens are {len(lengths)} blocks of {MOONCAKE_BLOCK_TOKENS}"
+        raise ConfigError(OPTION, path, f"line {line}: {named}, and hash_ids names {len(row.hash_ids)}")
+    named_blocks = zip(row.hash_ids, lengths, strict=True)
+    return tuple(Span(hash_id, min(left, MOONCAKE_BLOCK_TOKENS)) for hash_id, left in named_blocks)
 
 
 TRACE_COLUMNS: tuple[tuple[str, str, str], ...] = (
@@ -116,13 +122,14 @@ def _table(first: str, file: TextIO, path: Path) -> Iterator[TraceRow]:
         line = reader.line_num + 1
         try:
             at_s, prompt, output = _cells(cells, columns)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise ConfigError(
                 OPTION, path, f"line {line}: {', '.join(columns)} are not a time and two numbers"
             ) from None
         if output == 0 and columns == TRACE_COLUMNS[0]:
             continue
-        yield _checked(TraceRow(line, at_s, (Span(-line, prompt),), output), prompt, path)
+        _check_lengths(line, prompt, output, path)
+        yield TraceRow(line, at_s, (Span(-line, prompt),), output)
 
 
 def _cells(cells: Mapping[str, str], columns: tuple[str, str, str]) -> tuple[float, int, int]:
@@ -141,7 +148,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _checked(row: TraceRow, prompt_tokens: int, path: Path) -> TraceRow:
-    if prompt_tokens < 1 or row.output_tokens < 1:
-        raise ConfigError(OPTION, path, f"line {row.line}: a prompt and an answer have at least one token")
-    return row
+def _check_lengths(line: int, prompt_tokens: int, output_tokens: int, path: Path) -> None:
+    if not (1 <= prompt_tokens <= MAX_LENGTH_TOKENS and 1 <= output_tokens <= MAX_LENGTH_TOKENS):
+        raise ConfigError(
+            OPTION, path, f"line {line}: a prompt and an answer have from 1 to {MAX_LENGTH_TOKENS} tokens"
+        )

@@ -20,12 +20,16 @@ from launcher.stages import StageDisplay
 from workloads.report import REPORT_FORM, Report
 from workloads.table import comparison, table
 
+COMPARED_ALONE = "stands alone: ./baton bench --compare before.json after.json"
+
 
 def bench(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit status."""
     try:
         if arguments and arguments[0] == "--compare":
             return compare(arguments[1:])
+        if any(word.partition("=")[0] == "--compare" for word in arguments):
+            raise ConfigError("--compare", " ".join(arguments), COMPARED_ALONE)
         if arguments and not arguments[0].startswith("-"):
             arguments = ["--url", *arguments]
         config = parse(BenchConfig, arguments, "baton bench")
@@ -85,6 +89,8 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
         return status
     report = run.load(config)
     stages.settle()
-    _calibrate(config, endpoint, model, before)
-    print("\n".join(table(report)))
-    return write_single(config, report, machine())
+    print("\n".join(table(report)), flush=True)
+    status = write_single(config, report, machine())
+    if not report.interrupted:
+        _calibrate(config, endpoint, model, before)
+    return status

@@ -119,7 +119,8 @@ class _Connection(asyncio.Protocol):
             silence.cancel()
             self._ended = None
         if self._status != STATUS_OK:
-            raise GatewayError(f"status {self._status}: {error_message(self._said)}")
+            message = error_message(self._said)
+            raise GatewayError(f"status {self._status}: {message}" if message else f"status {self._status}")
 
     def close(self) -> None:
         self._transport.abort()

@@ -1,5 +1,6 @@
 """Options of a load, the same for a measured and for a simulated deployment."""
 
+import os
 import random
 from collections.abc import Iterator
 from itertools import islice, takewhile
@@ -19,17 +20,25 @@ from workloads.sharegpt import RecordedChats, read_conversations
 from workloads.trace import read_trace
 
 MAX_LOAD_REQUESTS = 1_000_000
+MAX_RATE = 1e6
+"""Requests per second."""
+MAX_PAUSE_S = 86_400.0
+REPORT_OPTIONS = ("json", "html")
 ONE_TURN = Lengths(1, 1)
 
 
 class WorkloadOptions(Struct, frozen=True, kw_only=True):
     """Arrivals, lengths, objective and seed."""
 
-    rate: Annotated[Rate, Meta(gt=0, description="requests per second; with --peak, the lowest rate")] = 2.0
+    rate: Annotated[Rate, Meta(gt=0, le=MAX_RATE, description="requests per second; with --peak, the lowest rate")] = (
+        2.0
+    )
     profile: Annotated[
         Profile, Meta(description="how the rate changes from --rate to --peak: constant, ramp, sinusoid or steps")
     ] = "constant"
-    peak: Annotated[Rate, Meta(ge=0, description="highest rate of a profile, in requests per second")] = 0.0
+    peak: Annotated[Rate, Meta(ge=0, le=MAX_RATE, description="highest rate of a profile, in requests per second")] = (
+        0.0
+    )
     period: Annotated[Seconds, Meta(description="seconds of a ramp, of all steps, or of a sinusoid's wave")] = 60.0
     burstiness: Annotated[
         float,
@@ -70,6 +79,7 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
         Meta(
             extra={"metavar": "SECONDS"},
             ge=0,
+            le=MAX_PAUSE_S,
             description="seconds between an answer and the next turn, on average (exponential)",
         ),
     ] = 0.0
@@ -90,9 +100,6 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
     slo_ttft_ms: TTFTLimit = 2000.0
     slo_tpot_ms: TPOTLimit = 100.0
     seed: Annotated[Count, Meta(description="seed of arrivals, lengths and prompts")] = 0
-    json: Annotated[FilePath, Meta(description="file to write the report to; docs/foresight.md describes its form")] = (
-        ""
-    )
 
     def slo(self) -> SLO:
         return SLO(self.slo_ttft_ms, self.slo_tpot_ms)
@@ -129,6 +136,23 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("--turns", self.turns, "needs --prompt-tokens: example chats have one turn")
         return ConversationWorkload(first, turns, added, self.pause)
 
+    def check_workload(self) -> None:
+        """Raises `ConfigError` for arrivals or lengths that make no load, and for options that a trace does not use."""
+        if not self.trace and self.trace_speed != 1.0:
+            raise ConfigError("--trace-speed", self.trace_speed, "needs --trace")
+        recorded = {
+            "--prompt-tokens": self.prompt_tokens,
+            "--output-tokens": self.output_tokens,
+            "--shared-tokens": self.shared_tokens,
+            "--turns": self.turns if self.turns != "1" else "",
+            "--peak": self.peak,
+        }
+        for name, value in recorded.items():
+            if value and self.trace:
+                raise ConfigError(name, value, "cannot be used with --trace, whose arrivals and lengths are recorded")
+        self.arrivals()
+        self.workload()
+
     def _recorded_chats(self, output: Lengths | None) -> RecordedChats:
         others = {
             "--prompt-tokens": self.prompt_tokens,
@@ -151,7 +175,7 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
-    """A load, and the rates at which it is measured."""
+    """A load, the rates at which it is measured, and the files of its reports."""
 
     find_goodput: Annotated[
         bool, Meta(description="search the highest rate at which --share of the requests are good")
@@ -165,6 +189,9 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
         ),
     ] = ""
 
+    json: Annotated[FilePath, Meta(description="file to write the report to; docs/foresight.md describes its form")] = (
+        ""
+    )
     html: Annotated[
         FilePath, Meta(description="file to write the report to as a page with charts, which needs nothing else")
     ] = ""
@@ -198,11 +225,14 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
             raise ConfigError(given[1], ways[given[1]], f"cannot be used with {given[0]}")
-        self.arrivals()
+        if given and self.peak:
+            raise ConfigError("--peak", self.peak, f"cannot be used with {given[0]}")
         for length in self.prompt_lengths():
-            structs.replace(self, prompt_tokens=length).workload()
+            structs.replace(self, prompt_tokens=length).check_workload()
         if self.sweep:
             self.rates()
+        for name in REPORT_OPTIONS:
+            check_writable(f"--{name}", getattr(self, name))
 
     def prompt_lengths(self) -> list[str]:
         """Returns the lengths of `--sweep-prompts`, or the one length option of all requests. Raises `ConfigError`."""
@@ -218,3 +248,17 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
         for length in lengths:
             parse_lengths(length, "--sweep-prompts")
         return lengths
+
+
+def check_writable(option: str, path: str) -> None:
+    """Raises `ConfigError` for a file that cannot be written, before a load has run for hours; changes no file."""
+    if not path:
+        return
+    file = Path(path)
+    there = file if file.exists() else file.parent
+    if file.is_dir():
+        raise ConfigError(option, path, "is a directory")
+    if not there.exists():
+        raise ConfigError(option, path, "its directory does not exist")
+    if not os.access(there, os.W_OK):
+        raise ConfigError(option, path, "cannot be written")

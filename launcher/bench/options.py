@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from contracts.errors import ConfigError
 from contracts.kinds import Count, FilePath, Name, Positive, Seconds
-from launcher.bench.load_options import LoadOptions
+from launcher.bench.load_options import LoadOptions, check_writable
 from launcher.options import EndpointCert, EndpointKeyFile, EndpointURL
 
 
@@ -31,7 +31,7 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
     warm_up: Annotated[
         Count, Meta(description="requests that are sent before, one after the other, and not measured")
     ] = 2
-    vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 4096
+    vocabulary: Annotated[Positive, Meta(description="random token ids are below this")] = 1024
     processes: Annotated[
         Count,
         Meta(description="processes that send; 0: one for each 10000 output tokens/s of the load, at most one a core"),
@@ -54,6 +54,7 @@ class BenchConfig(LoadOptions, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises `ConfigError` for options that exclude each other, before anything is sent."""
-        if self.compare:
-            raise ConfigError("--compare", self.compare, "stands alone: ./baton bench --compare before.json after.json")
+        if self.concurrency and self.peak:
+            raise ConfigError("--peak", self.peak, "cannot be used with --concurrency")
         self.check_load()
+        check_writable("--calibrate", self.calibrate)

@@ -47,6 +47,8 @@ def sweep(
     trials = [trial for curve in curves for trial in curve.trials]
     write_report(config.json, [RatedReport(trial.rate, trial.report) for trial in trials])
     write_html(config.html, measured_on, curves)
+    if config.find_goodput and not trials[-1].report.interrupted:  # beyond the highest good rate errors are expected
+        return ALL_ANSWERED if all(best(curve.trials) for curve in curves) else SOME_FAILED
     return exit_status(trials)
 
 
@@ -69,7 +71,7 @@ def rate_trials(config: LoadOptions, measure: Callable[[float], Trial], settle: 
         print(_line(trial), flush=True)
         if trial.report.interrupted:
             break
-    if (found := best(trials)) is None:
+    if (found := best(trial for trial in trials if not trial.report.interrupted)) is None:
         print(f"goodput   0: at no rate were {config.share:.0%} of the requests good")
     else:
         print(f"goodput   {found.goodput:.2f} requests/s, at a rate of {found.rate:.3g}/s")

@@ -39,10 +39,12 @@ class StreamedAnswer:
         self.pieces: list[float] = []
         self.last = 0.0
         self.usage: StreamedChunk | None = None
+        self._any_event = False
         self._events = CompletionEvents()
 
     def feed(self, data: bytes, at: float) -> None:
         for chunk in self._events.feed(data):
+            self._any_event = True
             if chunk.text:
                 self.pieces.append(at)
             if chunk.choices:
@@ -53,9 +55,14 @@ class StreamedAnswer:
     def check(self) -> None:
         """Raises `GatewayError` for an answer that is not whole."""
         if not self._events.ended:
-            raise GatewayError("the answer broke off")
-        if self.usage is None:
+            raise GatewayError("the answer broke off" if self._any_event else "the answer is no stream of events")
+        if not self.last:
+            raise GatewayError("the answer has no choices")
+        usage = self.usage
+        if usage is None:
             raise GatewayError("the server sent no usage, so TPOT is not known")
+        if min(usage.tokens or 0, usage.prompt_tokens or 0, usage.cached_tokens or 0) < 0:
+            raise GatewayError("the server counts less than no tokens")
 
 
 class Sender:
@@ -72,11 +79,14 @@ class Sender:
         self._began = time.perf_counter()
         self.sent = 0
         self.ended = 0
+        self._gave_up = False
 
     async def open_load(
         self, requests: Iterable[TimedRequest], linger_s: float | None = None, begin: float | None = None
     ) -> None:
         """Sends each request at its time, and gives up unanswered requests `linger_s` after the last; None: never.
+
+        Requests that are in progress when this is cancelled have no outcome.
 
         `begin`: the load's start by `time.perf_counter`; None: now.
         """
@@ -89,6 +99,7 @@ class Sender:
             with suppress(TimeoutError):
                 async with asyncio.timeout(linger_s):
                     await in_progress.finished()
+            self._gave_up = True
         finally:
             await in_progress.close()
         if in_progress.error is not None:
@@ -116,23 +127,28 @@ class Sender:
             request = request.then.request
 
     async def exchange(self, request: PlannedRequest, due_s: float) -> bool:
-        """Sends one request, and hands on its outcome; if this is cancelled, an error. Returns whether it was whole."""
+        """Sends one request, and hands on its outcome. Returns whether its answer was whole."""
         path, body = self._spell(request)
         content = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
         answer = StreamedAnswer()
         sent = time.perf_counter()
         self.sent += 1
-        error = "no answer in time"
+        error = ""
         try:
             await self._connections.post(path, content, answer)
             answer.check()
-            error = ""
         except GatewayError as failure:
             error = str(failure)
-        finally:
-            self.ended += 1
-            self._hand_on(self._outcome(due_s, sent, answer, error))
+        except asyncio.CancelledError:
+            if self._gave_up:
+                self._end(self._outcome(due_s, sent, answer, "no answer in time"))
+            raise
+        self._end(self._outcome(due_s, sent, answer, error))
         return not error
+
+    def _end(self, outcome: RequestOutcome) -> None:
+        self.ended += 1
+        self._hand_on(outcome)
 
     def _outcome(self, due_s: float, sent: float, answer: StreamedAnswer, error: str) -> RequestOutcome:
         """Returns what was seen of a request that has ended now. `error`: empty for a whole answer."""

@@ -1,7 +1,7 @@
 """Reads a user's devices and prices for `baton plan`: a TOML or JSON file that adds to the built-in table."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import msgspec
@@ -101,7 +101,13 @@ def _device(entry: DeviceEntry, known: PlannedDevice | None, path: Path) -> Plan
         )
     if entry.dollars_per_hour is None:
         return device
-    return priced(device, entry.dollars_per_hour, entry.as_of, entry.source, f"{OPTION} {path}: dollars_per_hour")
+    device = priced(device, entry.dollars_per_hour, entry.as_of, entry.source, f"{OPTION} {path}: dollars_per_hour")
+    try:
+        date.fromisoformat(entry.as_of)
+    except ValueError:
+        wrong = f"{entry.name}: as_of, the day of its price, is {entry.as_of!r}; expected a date such as 2026-11-01"
+        raise ConfigError(OPTION, path, wrong) from None
+    return device
 
 
 def _figures(entry: DeviceEntry, fields: Mapping[str, tuple[str, float]], path: Path) -> dict[str, float]:

@@ -81,8 +81,7 @@ class PlanConfig(WorkloadOptions, frozen=True, kw_only=True):
         """Raises `ConfigError` for a load that cannot be planned."""
         if self.memory:
             return
-        self.arrivals()
-        self.workload()
+        self.check_workload()
         if not (self.trace or self.prompt_tokens or self.sharegpt):
             raise ConfigError("--prompt-tokens", "", "a plan needs lengths: say them, or name a --trace")
 

@@ -19,7 +19,7 @@ from launcher.planning.demand import demand
 from launcher.planning.memory import memory
 from launcher.planning.options import PlanConfig
 from launcher.planning.search import simulated, within
-from launcher.planning.trial import simulate_plan
+from launcher.planning.trial import SimulatedPlan, simulate_plan
 from launcher.refusal import refusing
 from pricing.planning.candidates import CopyFormat, cheaper
 from pricing.planning.devices import PlannedDevice
@@ -27,7 +27,7 @@ from pricing.planning.load import PlannedLoad
 from pricing.planning.shortfall import too_few, unmet
 from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat
 
-PLANNED, NOTHING_MEETS = 0, 1  # exit statuses
+PLANNED, NOTHING_MEETS, INTERRUPTED = 0, 1, 130  # exit statuses
 QUANTIZED_KV_SHARE = 0.515
 """Share of the bytes of KV in 16 bits: a byte for each value, and the scales."""
 WEIGHT_FORMATS: dict[Quantization, WeightFormat] = {"none": "plain", "int8": "int8", "int4": "int4", "fp8": "fp8"}
@@ -50,6 +50,16 @@ def plan(arguments: Sequence[str]) -> int:
     return PLANNED
 
 
+def known_size(directory: Path, option: str, model: str, weights: Quantization) -> ModelSize:
+    """Returns a model's size by its config. Raises `ConfigError` if that does not say it, or tells of other layers."""
+    size = model_size(directory, "auto", weights)
+    if others := size.attention.other_kinds:
+        raise ConfigError(option, model, f"has layers of {', '.join(others)}, whose memory is not known")
+    if not size.attention.layers or not size.attention.layer_values:
+        raise ConfigError(option, model, "has a config.json that does not say its layers and heads")
+    return size
+
+
 def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype, length: int = 0) -> ModelShape:
     """Returns the figures on which a step's time depends. `length`: tokens of a text, for sliding windows; 0: any."""
     attention = size.attention
@@ -68,11 +78,7 @@ def model_shape(size: ModelSize, quantization: Quantization, kv_dtype: KVDtype, 
 def _size_and_shape(config: PlanConfig, directory: Path, length: int, form: CopyFormat) -> SizeAndShape:
     """Reads a model's size and shape. Raises `ConfigError` for a config without sizes, or a model without plain KV."""
     weights = msgspec.convert(form.weights, Quantization)
-    size = model_size(directory, "auto", weights)
-    if others := size.attention.other_kinds:
-        raise ConfigError("--model", config.model, f"has layers of {', '.join(others)}, whose memory is not known")
-    if not size.attention.layers or not size.attention.layer_values:
-        raise ConfigError("--model", config.model, "has a config.json that does not say its layers and heads")
+    size = known_size(directory, "--model", config.model, weights)
     return size, model_shape(size, weights, msgspec.convert(form.kv, KVDtype), length)
 
 
@@ -93,8 +99,19 @@ def _plan(config: PlanConfig, directory: Path) -> int:
         print("nothing keeps the objective:")
         print("\n".join(unmet(copies, load) or too_few(copies, load, available)))
         return NOTHING_MEETS
-    tried = list(simulated(found, load, config.simulate, available, lambda each: simulate_plan(each, load, requests)))
-    print("\n".join(ranking(tried, load)))
+    tried, interrupted = list[SimulatedPlan](), False
+    try:
+        for trial in simulated(
+            found, load, config.simulate, available, lambda each: simulate_plan(each, load, requests)
+        ):
+            tried.append(trial)
+    except KeyboardInterrupt:
+        interrupted = True
+    if tried:
+        print("\n".join(ranking(tried, load)))
+    if interrupted:
+        print(f"\ninterrupted: {len(tried)} deployments were simulated, so nothing is advised")
+        return INTERRUPTED
     best = ranked(tried)[0]
     if not best.passed:
         print(f"\nno simulated deployment keeps the objective; a larger --simulate than {config.simulate} tries more")

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from checkpoints.config_fields import number
 from checkpoints.config_size import adapter_values, weight_counts
 from checkpoints.model_location import locate
-from checkpoints.model_size import ModelSize, model_size
+from checkpoints.model_size import ModelSize
 from checkpoints.weight_sizes import text_config
 from contracts.errors import ConfigError
 from infra.config.engine import MemoryOptions
@@ -18,7 +18,7 @@ from infra.sizes import format_bytes
 from launcher.bench.calibration import Calibration
 from launcher.devices.rank_width import least_width
 from launcher.planning.copies import capacity_of
-from launcher.planning.plan import model_shape
+from launcher.planning.plan import known_size, model_shape
 from launcher.simulating.features import FeatureOptions
 from pricing.planning.devices import DEVICES
 from pricing.roofline.adapters import ADAPTER_VALUE_BYTES, adapter_seconds
@@ -63,7 +63,7 @@ def read_model(model: str, option: str, formats: MemoryOptions) -> SimulatedMode
     directory = locate(model, patterns=("*.json",), weights=False)
     if not (Path(directory) / "config.json").is_file():
         raise ConfigError(option, model, "has no config.json, which says how large the model is")
-    size, config = model_size(directory, "auto", formats.quantization), text_config(directory)
+    size, config = known_size(Path(directory), option, model, formats.quantization), text_config(directory)
     counts, layers = weight_counts(config), max(1, size.attention.layers)
     return SimulatedModel(
         size=size,

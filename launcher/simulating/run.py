@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from contracts.errors import ConfigError
 from infra.cli import spell
 from launcher.bench.load_options import LoadOptions
 from launcher.stages import StageDisplay
@@ -19,10 +20,11 @@ QUIET_S, PROGRESS_PERIOD_S = 2.0, 0.5
 
 
 class SimulatedLoad(NamedTuple):
-    """Reports of a load: of all requests, and of the requests of each API key."""
+    """Reports of a load: of all requests, and of the requests of each API key; `error`: where its trace is damaged."""
 
     report: Report
     of_keys: Mapping[str, Report]
+    error: ConfigError | None = None
 
 
 class SimulatedClients:
@@ -39,21 +41,25 @@ class SimulatedClients:
         self._look_at = self._began + QUIET_S
 
     def run(self, deaths: list[SimulatedDeath], scaling: SimulatedScaling | None) -> SimulatedLoad:
-        """Raises `ConfigError` for a trace that cannot be read."""
+        """Raises `ConfigError` for a trace of which nothing can be read."""
         requests = self._config.timed_requests(random.Random(self._config.seed + 1))
-        interrupted = False
+        interrupted, wrong = False, None
         try:
             self._simulation.play(requests, self._ended, deaths, scaling)
             self._simulation.check_conservation()
         except KeyboardInterrupt:
             interrupted = True
+        except ConfigError as error:
+            if not self._all.requests:
+                raise
+            interrupted, wrong = True, error
         load = {each.option: each.text for each in spell(self._config) if not each.usual}
 
         def report(figures: LoadFigures) -> Report:
             return report_of(figures, server="simulated", model=self._model, load=load, interrupted=interrupted)
 
         return SimulatedLoad(
-            report(self._all), {name: report(figures) for name, figures in sorted(self._of_keys.items())}
+            report(self._all), {name: report(figures) for name, figures in sorted(self._of_keys.items())}, wrong
         )
 
     def _ended(self, outcome: RequestOutcome) -> None:

@@ -199,7 +199,10 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageD
     if simulation.scaling is not None:
         hours = simulation.fleet.paid_s(report.seconds) / 3600
         print(f"workers   {hours:.3g} worker-hours, {simulation.scaling.changes} changes by --autoscale")
-    return write_single(config, report, "simulated")
+    status = write_single(config, report, "simulated")
+    if load.error is not None:
+        raise load.error
+    return status
 
 
 def _of_key(name: str, found: Report) -> str:
@@ -218,11 +221,14 @@ def simulated_report(
     config: SimulateConfig, simulation: DeploymentSimulation, stages: StageDisplay | None = None
 ) -> Report:
     """Returns the report of the load. Raises `ConfigError` for a trace that cannot be read."""
-    return simulated_load(config, simulation, stages or StageDisplay(sys.stderr)).report
+    load = simulated_load(config, simulation, stages or StageDisplay(sys.stderr))
+    if load.error is not None:
+        raise load.error
+    return load.report
 
 
 def simulated_load(config: SimulateConfig, simulation: DeploymentSimulation, stages: StageDisplay) -> SimulatedLoad:
-    """Runs the load, and shows in `stages` how far it is. Raises `ConfigError` for a trace that cannot be read."""
+    """Runs the load, and shows in `stages` how far it is. Raises `ConfigError` if nothing of a trace can be read."""
     return SimulatedClients(config, config.model, simulation, stages).run(config.deaths(), config.scaling())
 
 

@@ -15,6 +15,8 @@ WORDS = ("Once ", "a ", "fox ", "held ", "a ", "<b>lantern</b>", ".")
 class StandIn:
     """Serves while it is entered. The question decides: `refuse`, `fail inside`, `break off`; else a story.
 
+    `no stream`, `no choices` and `count below zero` are answers that no OpenAI server gives.
+
     `stats`: the answer to GET /stats, or the answers one after the other, of which the last stays.
     """
 
@@ -81,9 +83,16 @@ class _Handler(BaseHTTPRequestHandler):
         if question == "refuse":
             self._json(400, {"error": {"message": "the prompt is <too> long", "type": "invalid_request_error"}})
             return
+        if question == "no stream":
+            self._json(200, {"choices": [{"message": {"content": "Hello."}}], "usage": {"completion_tokens": 3}})
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
+        if question == "no choices":
+            self._data({"usage": {"completion_tokens": 3}})
+            self.wfile.write(b"data: [DONE]\n\n")
+            return
         number = next(self.server.numbers)
         self.wfile.write(b": keeps the connection alive\n\n")
         self._chunk(number, {"role": "assistant", "content": ""})
@@ -95,7 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         if question == "break off":
             return
         if (body.get("stream_options") or {}).get("include_usage"):
-            self._data({"id": f"chatcmpl-{GATEWAY}-{number:x}", "choices": [], "usage": {"completion_tokens": 7}})
+            tokens = -7 if question == "count below zero" else 7
+            self._data({"id": f"chatcmpl-{GATEWAY}-{number:x}", "choices": [], "usage": {"completion_tokens": tokens}})
         if self.server.redis:
             end(self.server.redis, finished(number, output_tokens=7, e2e_ms=80.0))
         self.wfile.write(b"data: [DONE]\n\n")

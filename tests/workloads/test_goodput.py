@@ -12,8 +12,8 @@ from workloads.report import Report, make_report
 REQUESTS = 400
 
 
-def report(good: int, requests: int = REQUESTS) -> Report:
-    outcomes = [RequestOutcome(0.0, 0.0, 1.0, Timings(1.0 if n < good else 9.0, 9.0, 1)) for n in range(requests)]
+def report(good: int, requests: int = REQUESTS, seconds: float = 1.0) -> Report:
+    outcomes = [RequestOutcome(0.0, 0.0, seconds, Timings(1.0 if n < good else 9.0, 9.0, 1)) for n in range(requests)]
     return make_report(outcomes, SLO(5.0, 1.0), server="", model="", load={})
 
 
@@ -40,6 +40,18 @@ def test_doubles_or_halves_then_bisects(capacity: float, rates: list[float], fou
 def test_a_server_that_is_never_good_has_no_goodput() -> None:
     trials = list(search(server(0.0), 1.0, bisections=3))
     assert len(trials) == 1 + MAX_DOUBLINGS and best(trials) is None
+
+
+def test_lower_rates_are_not_tried_where_requests_already_come_one_by_one() -> None:
+    """Each takes 9 ms: half of them are late at any rate, and from 11.1/s on fewer than 0.1 are in progress."""
+    trials = list(search(lambda rate: Trial(rate, report(200, seconds=REQUESTS / rate)), 40.0, bisections=3))
+    assert [trial.rate for trial in trials] == [40.0, 20.0, 10.0] and best(trials) is None
+
+
+def test_a_server_that_answers_nothing_is_not_asked_for_days() -> None:
+    refused = [RequestOutcome(0.0, 0.0, 1.0, error="status 429")]
+    silent = make_report(refused, SLO(5.0, 1.0), server="", model="", load={})
+    assert [trial.rate for trial in search(lambda rate: Trial(rate, silent), 2.0, bisections=3)] == [2.0, 1.0, 0.5]
 
 
 def test_a_trial_says_whether_chance_may_have_decided() -> None:

@@ -86,6 +86,9 @@ def test_a_table_says_what_was_missed_and_when_the_generator_was_late() -> None:
     assert "1 of 5 (20%) met TTFT 2000 ms and TPOT 100 ms" in lines
     assert "missed    1 by TTFT, 1 by TPOT, 1 by both" in lines and "1 x status 500" in lines
     assert "8% of the prompt tokens from a cache" in lines and "were sent 10 ms late" in lines
+    assert "goodput cannot be compared" not in "\n".join(comparison(report(), report(), ("a", "b")))
+    stricter = make_report(OUTCOMES, SLO(900.0, 100.0), server="", model="", load={})
+    assert "TTFT 900 ms and TPOT 100 ms for the second" in "\n".join(comparison(report(), stricter, ("a", "b")))
     punctual = make_report(OUTCOMES[:1], SLO(2000.0, 100.0), server="", model="", load={})
     assert "late or later" not in "\n".join(table(punctual))
 

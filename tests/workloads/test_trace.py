@@ -63,10 +63,17 @@ def test_speed_divides_the_gaps(tmp_path: Path) -> None:
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no requests"),
         (MOONCAKE + '{"timestamp": 5}\n', "line 4: .*input_length"),
         (MOONCAKE + '{"timestamp": 29000, "input_length": 9, "output_length": 1}\n', "line 4: its time is before"),
-        ('{"timestamp": 1, "input_length": 0, "output_length": 1}\n', "line 1: .*at least one token"),
+        ('{"timestamp": 1, "input_length": 0, "output_length": 1}\n', "line 1: .*from 1 to 1048576 tokens"),
+        (
+            '{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [7]}\n',
+            "line 1: 600 tokens are 2 blocks of 512, and hash_ids names 1",
+        ),
         (AZURE + "2023-11-16 18:16:00,,12\n", "line 4: .*not a time and two numbers"),
         (AZURE + "2023-11-16 18:16:00\n", "line 4: .*not a time and two numbers"),
         (AZURE + "nan,3,12\n", "line 4: .*not a time and two numbers"),
+        (AZURE + "2023-11-16 18:16:00,inf,12\n", "line 4: .*not a time and two numbers"),
+        (AZURE + "2023-11-16 18:16:00,1e18,12\n", "line 4: .*from 1 to 1048576 tokens"),
+        (AZURE + f'2023-11-16 18:16:00,"{200_000 * "5"}",12\n', "is not a text file of such lines"),
     ],
 )
 def test_a_damaged_trace_is_refused_with_its_line(tmp_path: Path, text: str, error: str) -> None:

@@ -114,7 +114,21 @@ def test_interrupted_loads_show_what_was_measured(stand_in: StandIn) -> None:
         (("http://h", "--sharegpt", "none.json", "--turns", "3"), "--turns: '3': cannot be used with --sharegpt"),
         (("http://h", "--ratte", "1"), "--ratte"),
         (("--compare", "one.json"), "expected two files"),
-        (("--rate", "1", "--compare", "one.json"), "--compare: 'one.json': stands alone"),
+        (("--rate", "1", "--compare", "one.json"), "--compare: '--rate 1 --compare one.json': stands alone"),
+        (("http://h", "--trace", "t.csv", "--prompt-tokens", "9"), "--prompt-tokens: '9': cannot be used with --trace"),
+        (("http://h", "--trace-speed", "2"), "--trace-speed: 2.0: needs --trace"),
+        (("http://h", "--rate", "inf"), "--rate: 'inf': "),
+        (
+            ("http://h", "--find-goodput", "--profile", "ramp", "--peak", "9"),
+            "--peak: 9.0: cannot be used with --find-goodput",
+        ),
+        (
+            ("http://h", "--concurrency", "2", "--profile", "ramp", "--peak", "9"),
+            "--peak: 9.0: cannot be used with --concurrency",
+        ),
+        (("http://h", "--json", "none/report.json"), "--json: 'none/report.json': its directory does not exist"),
+        (("http://h", "--html", "docs"), "--html: 'docs': is a directory"),
+        (("http://h", "--calibrate", "none/c.json"), "--calibrate: 'none/c.json': its directory does not exist"),
         (("--compare", "pyproject.toml", "none.json"), "--compare: 'pyproject.toml': is no report"),
     ],
 )

@@ -1,11 +1,14 @@
 """The load generator against a server that answers as the gateway does."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
 import uvloop
 
+from infra.process.ending import end
+from infra.process.tasks import child
 from launcher.bench.sender import Sender, StreamedAnswer, connections_to
 from launcher.instance.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
@@ -66,6 +69,9 @@ def test_every_request_is_sent_at_its_time_and_timed(stand_in: StandIn) -> None:
         ("refuse", "status 400: the prompt is <too> long"),
         ("fail inside", "a worker was lost"),
         ("break off", "broke off"),
+        ("no stream", "the answer is no stream of events"),
+        ("no choices", "the answer has no choices"),
+        ("count below zero", "the server counts less than no tokens"),
     ],
 )
 def test_a_failure_is_an_error_not_a_figure(stand_in: StandIn, question: str, error: str) -> None:
@@ -81,6 +87,23 @@ def test_an_endpoint_that_is_away_is_an_error() -> None:
 def test_requests_that_are_not_answered_in_time_are_cut_off_and_counted(stand_in: StandIn) -> None:
     outcomes = sent(stand_in.url, [TimedRequest(0.0, NEVER_ANSWERED)] * 2, linger_s=0.0)
     assert [outcome.error for outcome in outcomes] == ["no answer in time"] * 2
+
+
+def test_what_is_in_progress_when_a_load_is_interrupted_has_no_outcome(stand_in: StandIn) -> None:
+    outcomes = list[RequestOutcome]()
+
+    async def send() -> None:
+        async with connections_to(ClientEndpoint(stand_in.url, "", ""), timeout_s=60.0) as connections:
+            sender = Sender(connections, "demo", 1, outcomes.append)
+            load = [TimedRequest(0.0, NEVER_ANSWERED), TimedRequest(0.0, PlannedRequest(9, ("Hello!",)))]
+            sending = child(sender.open_load([*load, TimedRequest(600.0, NEVER_ANSWERED)]))
+            while not outcomes:
+                await asyncio.sleep(0.01)
+            await end([sending])
+            assert (sender.sent, sender.ended) == (2, 1)
+
+    uvloop.run(send())
+    assert [outcome.error for outcome in outcomes] == [""]
 
 
 def test_clients_of_a_closed_load_wait_for_their_answers(stand_in: StandIn) -> None:

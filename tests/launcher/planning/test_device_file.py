@@ -50,6 +50,8 @@ def test_json_adds_a_device_with_all_figures(tmp_path: Path) -> None:
         ({"name": "X1", "memory_gb": 10}, "X1 is not in the table, and lacks read_gb_per_s, bf16_tflops"),
         ({"name": "H100", "memory_gb": -1}, "H100: memory_gb must be above 0, not -1"),
         ({"name": "H100", "dollars_per_hour": 0}, "the price of H100 must be above 0"),
+        ({"name": "H100", "dollars_per_hour": 3}, "H100: as_of, the day of its price, is ''; expected a date"),
+        ({"name": "H100", "dollars_per_hour": 3, "as_of": "soon"}, "is 'soon'; expected a date"),
         ({"name": "H100", "dolars": 3}, "is no table of devices"),
     ],
 )

@@ -100,6 +100,8 @@ def test_what_nothing_keeps_and_what_would_do(model: str, capsys: pytest.Capture
         (("--widths", "1", *EXACT), "--devices: 'H100': no width holds the model and"),
         (("--quantization", "int3"), "--quantization: 'int3': expected some of"),
         (("--memory", "--length", "0"), "--length"),
+        (("--trace", "t.jsonl"), "--prompt-tokens: '100': cannot be used with --trace"),
+        (("--json", "plan.json"), "--json: 'plan.json': no such option"),
     ],
 )
 def test_bad_input_is_one_sentence(

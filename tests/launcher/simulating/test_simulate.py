@@ -84,6 +84,19 @@ def test_ctrl_c_gives_the_report_so_far(model: str, monkeypatch: pytest.MonkeyPa
     assert exit_status([Trial(4.0, report)]) == INTERRUPTED
 
 
+def test_a_damaged_trace_gives_the_report_up_to_its_line(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, report = tmp_path / "trace.jsonl", tmp_path / "report.json"
+    row = '{"timestamp": %d, "input_length": 9, "output_length": 2}\n'
+    trace.write_text("".join(row % number for number in (1000, 2000, 30_000, 30_001, 5)))
+    assert simulate(["--model", model, "--trace", str(trace), "--json", str(report)]) == BAD_INPUT
+    output = capsys.readouterr()
+    assert "line 5: its time is before" in output.err and "interrupted before its end" in output.out
+    found = msgspec.json.decode(report.read_bytes(), type=Report)
+    assert found.interrupted and found.requests == found.answered == 2
+
+
 def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", model, "--gpu", "L40S", "--prompt-tokens", "200", "--output-tokens", "5", "--seconds", "1"]
     assert simulate([*words, "--sweep", "5,10"]) == 0
@@ -111,9 +124,17 @@ def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None
         ([*LOAD, "--key-shares", "a=1"], "--key-shares"),
         ([*LOAD, "--api-keys", "/nowhere.json"], "--api-keys"),
         ([*LOAD, "--slo", "fast"], "ttft=2s"),
+        ([*LOAD, "--model", "docs"], "has no config.json"),
+        ([*LOAD, "--model", "UNKNOWN"], "does not say its layers and heads"),
     ],
 )
-def test_bad_input_is_named(model: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_named(
+    model: str, words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    (unknown / "config.json").write_text('{"model_type": "mamba", "hidden_size": 2048}')
+    words = [str(unknown) if word == "UNKNOWN" else word for word in words]
     assert simulate(["--model", model, *words]) == BAD_INPUT
     assert told in capsys.readouterr().err
 
