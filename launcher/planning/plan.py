@@ -108,15 +108,15 @@ def _plan(config: PlanConfig, directory: Path) -> int:
     except KeyboardInterrupt:
         interrupted = True
     if tried:
-        print("\n".join(ranking(tried, load)))
+        print("\n".join(ranking(tried, load)) + "\n")
     if interrupted:
-        print(f"\ninterrupted: {len(tried)} deployments were simulated, so nothing is advised")
+        print(f"interrupted: {len(tried)} deployments were simulated, so nothing is advised")
         return INTERRUPTED
     best = ranked(tried)[0]
     if not best.passed:
-        print(f"\nno simulated deployment keeps the objective; a larger --simulate than {config.simulate} tries more")
+        print(f"no simulated deployment keeps the objective; a larger --simulate than {config.simulate} tries more")
         return NOTHING_MEETS
-    print(f"\nadvice: {described(best.deployment)}: ${best.dollars_per_million:.3f} a million good tokens")
+    print(f"advice: {described(best.deployment)}: ${best.dollars_per_million:.3f} a million good tokens")
     print("\n".join(lacking(best, tried, cheaper(best.deployment, copies, load), load)))
     print("\n" + "\n".join(command_lines(best.deployment, load, config.model)))
     return PLANNED
