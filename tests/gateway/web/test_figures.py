@@ -57,20 +57,25 @@ async def test_the_record_of_the_gateway(serve: Serve) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def has_lines(text: str, *wanted: str) -> None:
+    lines = text.splitlines()
+    assert [line for line in wanted if line not in lines] == [], text
+
+
 async def test_metrics(running: Running) -> None:
     await running.chat()
     await running.chat(max_tokens=2)
     await running.chat(temperature=9)
     text = (await running.client.get("/metrics")).text
-    for line in (
+    has_lines(
+        text,
         'vllm:time_to_first_token_seconds_count{model_name="tiny"} 2.0',
         'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 1.0',
         'vllm:request_success_total{finished_reason="length",model_name="tiny"} 1.0',
         'baton:requests_good_total{model_name="tiny"} 2.0',
         'baton:requests_refused_total{code="invalid_value",model_name="tiny",status="400"} 1.0',
         'baton:requests_in_progress{model_name="tiny"} 0.0',
-    ):
-        assert line in text, text
+    )
     epoch = running.peer("decode").epoch
     assert f'vllm:kv_cache_usage_perc{{engine="{epoch}",model_name="tiny",role="decode"}} 0.0' in text
 
@@ -85,13 +90,13 @@ async def test_figures_by_role_are_in_metrics_and_stats(running: Running) -> Non
     await running.chat()
     await running.gateway._record()
     text = (await running.client.get("/metrics")).text
-    for line in (
+    has_lines(
+        text,
         'baton:serving_workers{model_name="tiny",role="decode"} 1.0',
         'baton:queued_prefill_tokens{model_name="tiny",role="prefill"} 500.0',
         'baton:used_blocks_ratio{model_name="tiny",role="decode"} 0.75',
         'baton:waiting_prompt_tokens{model_name="tiny",role="prefill"} 0.0',
-    ):
-        assert line in text.splitlines()
+    )
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert 0.5 < float(figures['baton:predicted_ttft_seconds{model_name="tiny",role="prefill"}']) < 1.0
     assert float(figures['baton:predicted_tpot_seconds{model_name="tiny",role="decode"}']) == pytest.approx(0.014)
