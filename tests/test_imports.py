@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -130,11 +131,32 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield node.module
 
 
+class Source:
+    """What these tests ask of a source file, which is parsed once for all of them.
+
+    `imported`: names of modules. `in_functions`: those of them that a function imports. `starts_tasks`: lines that name
+    asyncio's functions for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        tree = ast.parse(path.read_text())
+        self.imported = tuple(imported(tree))
+        self.in_functions: set[str] = set()
+        self.starts_tasks: list[int] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                self.in_functions.update(imported(node))
+            elif isinstance(node, ast.Attribute | ast.Name):
+                name = node.attr if isinstance(node, ast.Attribute) else node.id
+                if name in ("create_task", "ensure_future"):
+                    self.starts_tasks.append(node.lineno)
+
+
+source = cache(Source)
+
+
 def local_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            for module in imported(node):
-                yield f"{path.relative_to(ROOT)}: {module}"
+    return (f"{path.relative_to(ROOT)}: {module}" for module in source(path).in_functions)
 
 
 def test_every_package_has_its_rule() -> None:
@@ -146,7 +168,7 @@ def test_imports_run_one_way(package: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {module}"
         for path in sources(package)
-        for module in imported(ast.parse(path.read_text()))
+        for module in source(path).imported
         if (top := module.partition(".")[0]) in ALLOWED and top != package and top not in ALLOWED[package]
     ]
     assert wrong == []
@@ -160,7 +182,7 @@ def imports_between_rooms(package: str) -> dict[str, set[str]]:
         if path.name == "__init__.py":
             continue
         room = path.relative_to(folder).parts[0].removesuffix(".py")
-        names = [name for name in imported(ast.parse(path.read_text())) if name.startswith(f"{package}.")]
+        names = [name for name in source(path).imported if name.startswith(f"{package}.")]
         found.setdefault(room, set()).update({name.removeprefix(f"{package}.").partition(".")[0] for name in names})
         found[room].discard(room)
     return found
@@ -194,7 +216,7 @@ def test_only_tests_need_the_tests_packages() -> None:
         if package != "tests"
         for path in sources(package)
         if not path.is_relative_to(ROOT / "benchmarks" / "peers" / "runners")
-        for module in imported(ast.parse(path.read_text()))
+        for module in source(path).imported
         if module.partition(".")[0] in theirs
     ]
     assert wrong == []
@@ -208,7 +230,7 @@ def test_only_the_room_on_ray_needs_ray() -> None:
         if package != "tests"
         for path in sources(package)
         if not path.is_relative_to(ROOT / "launcher" / "on_ray")
-        if any(module.partition(".")[0] == "ray" for module in imported(ast.parse(path.read_text())))
+        if any(module.partition(".")[0] == "ray" for module in source(path).imported)
     ]
     assert wrong == []
 
@@ -238,13 +260,11 @@ for module in {pure!r}:
 def test_tasks_have_owners() -> None:
     """A task that nobody owns dies unheard, and looks like a peer that is silent."""
     bare = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
+        f"{path.relative_to(ROOT)}:{line}"
         for package in ALLOWED
         if package not in ("tests", "testing", "benchmarks")
         for path in sources(package)
         if path != ROOT / "infra" / "process" / "tasks.py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute | ast.Name)
-        and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("create_task", "ensure_future")
+        for line in source(path).starts_tasks
     ]
     assert bare == [], "infra/process/tasks.py starts them"

@@ -15,11 +15,15 @@ SECONDS = 110.0
 CONTEXT = 256  # tokens of a window of the rolling perplexity
 
 
-def evaluated(kind: str, tasks: list[str], **arguments: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.clients.evaluate", kind, json.dumps(tasks), json.dumps(arguments)]
+Run = tuple[str, list[str], dict[str, Any]]
+"""lm-eval's kind of model, its tasks and the arguments of the model."""
+
+
+def evaluated(*runs: Run) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.clients.evaluate", json.dumps(runs)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -29,10 +33,10 @@ def served(system: System, path: str, **more: Any) -> dict[str, Any]:
 
 def test_accuracies_are_equal_and_perplexities_nearly(system: System) -> None:
     tasks = ["baton_choices", "baton_perplexity"]
-    here = evaluated("hf", tasks, pretrained=str(DEMO), dtype="float32", device="cpu", max_length=CONTEXT)
+    model = {"pretrained": str(DEMO), "dtype": "float32", "device": "cpu", "max_length": CONTEXT}
     # Of a server's context lm-eval keeps one token for the answer, and of a window one more.
     arguments = served(system, "completions", tokenizer=str(DEMO), max_length=CONTEXT + 2)
-    there = evaluated("local-completions", tasks, **arguments)
+    here, there = evaluated(("hf", tasks, model), ("local-completions", tasks, arguments))
     for metric in ("acc,none", "acc_norm,none"):
         assert there["baton_choices"][metric] == here["baton_choices"][metric]
     for metric in ("word_perplexity,none", "byte_perplexity,none"):
@@ -41,5 +45,5 @@ def test_accuracies_are_equal_and_perplexities_nearly(system: System) -> None:
 
 
 def test_a_generation_task_runs_over_chats(system: System) -> None:
-    found = evaluated("local-chat-completions", ["baton_chat"], **served(system, "chat/completions"))
+    (found,) = evaluated(("local-chat-completions", ["baton_chat"], served(system, "chat/completions")))
     assert found["baton_chat"]["exact_match,sum"] >= 0.75

@@ -68,10 +68,9 @@ def test_without_words_it_compiles_this_hosts_best_level_where_a_start_looks(bat
 
 def test_what_cannot_be_done_is_one_sentence(baton: Baton, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    names = ", ".join(level.name for level in MACHINE_LEVELS)
+    levels = f"{platform.machine()}: {', '.join(level.name for level in MACHINE_LEVELS)}"
     for words, environment, sentence in (
-        (("--level", "sse"), {}, f"--level: 'sse': levels of this compiler, which compiles for {platform.machine()}: "),
-        (("--level", "sse"), {}, f"{names}; or all\n"),
+        (("--level", "sse"), {}, f"--level: 'sse': levels of this compiler, which compiles for {levels}; or all\n"),
         ((), {"CC": "none"}, "there is no C compiler on the PATH (looked for none); install one"),
         (("--out", "file"), {}, f"the native operators cannot be written to {tmp_path / 'file'}: "),
     ):

@@ -1,6 +1,5 @@
 """A host without a compiler takes operators that were compiled elsewhere, and refuses those of other sources."""
 
-import os
 import platform
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import NativeError
 from engine.backends.native.compiling.build import build, processor, source_digest
 from engine.backends.native.compiling.levels import LEVELS, runnable
 from engine.backends.native.compiling.prebuilt import choose_library, digest_of
@@ -51,10 +51,20 @@ def test_a_host_without_a_compiler_takes_given_operators(given: Path) -> None:
     assert list(given.parent.iterdir()) == [given]
 
 
-def test_without_a_compiler_and_operators_a_sentence_says_what_to_do(tmp_path: Path) -> None:
-    result = without_compiler(tmp_path, PROVES)
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].endswith(
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CC", raising=False)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_and_operators_a_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPERATORS_VARIABLE, str(tmp_path))
+    with pytest.raises(NativeError) as refused:
+        choose_library()
+    assert str(refused.value).endswith(
         "there is no C compiler on the PATH (looked for cc, gcc, clang); install one, or run `./baton operators "
         "--build --out DIR` on another host and set BATON_OPERATORS to DIR"
     )
@@ -68,10 +78,11 @@ def test_operators_of_other_sources_are_refused(
     sentence = (
         f"{given} has the source digest {other}, and this version needs {source_digest(LEAST.options)}: build it again"
     )
-    result = without_compiler(given.parent, PROVES)
-    assert result.returncode == 1
-    assert f"NativeError: {sentence}; there is no C compiler on the PATH" in result.stderr
     monkeypatch.setenv(OPERATORS_VARIABLE, str(given.parent))
+    with monkeypatch.context() as without, pytest.raises(NativeError) as refused:
+        without.setenv("PATH", "/nonexistent")
+        choose_library()
+    assert str(refused.value).startswith(f"{sentence}; there is no C compiler on the PATH")
     assert choose_library() == build()
     assert [record.getMessage() for record in caplog.records] == [
         f"{sentence}; native operators are compiled here instead"
@@ -86,13 +97,16 @@ def test_given_operators_come_before_a_compile_unless_a_target_is_asked_for(
     assert choose_library(LEAST.options) == build(LEAST.options)
 
 
-def test_without_a_home_one_sentence_says_so(tmp_path: Path) -> None:
-    code = f"import pathlib\n@classmethod\ndef home(cls): raise RuntimeError\npathlib.Path.home = home\n{PROVES}"
-    command = ["env", "-i", f"PATH={os.environ['PATH']}", sys.executable, "-c", code]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.stderr.splitlines()[-1] == (
-        "contracts.errors.NativeError: this user has no home directory to keep native operators in; set XDG_CACHE_HOME"
-    )
+def test_without_a_home_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", home)
+    for name in (OPERATORS_VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    sentence = "this user has no home directory to keep native operators in; set XDG_CACHE_HOME"
+    with pytest.raises(NativeError, match=f"^{sentence}$"):
+        choose_library()
 
 
 def test_a_file_that_is_no_library_has_no_digest(tmp_path: Path) -> None:
