@@ -150,7 +150,7 @@ def test_compiled_kernels_outlive_a_container() -> None:
 
 def test_the_image_has_operators_where_its_workers_look() -> None:
     made = (ROOT / "Dockerfile").read_text()
-    assert "native.operators --build --level all --out /operators\n" in made
+    assert "native.compiling.operators --build --level all --out /operators\n" in made
     assert "COPY --from=operators /operators /operators\n" in made and f"{OPERATORS_VARIABLE}=/operators " in made
 
 
