@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-SAFETY = 20.0
+SAFETY_FACTOR = 20.0
 """A margin counts as safe at so many times the measured error."""
 MOST_DROPPED = 0.1
 BATCH_PROMPTS = 8
@@ -78,7 +78,7 @@ def golden(
     process: Process = unchanged,
     load: Callable[[Path], Any] = load_reference,
     most_dropped: float = MOST_DROPPED,
-    safety: float = SAFETY,
+    safety: float = SAFETY_FACTOR,
 ) -> list[Golden]:
     """Returns greedy continuations that are safe to compare; asserts that at most `most_dropped` of the prompts are
     not.

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE = 60.0  # s; the machine may be slow
+DEADLINE_S = 60.0  # s; the machine may be slow
 
 
 def patient(seconds: float) -> float:
@@ -13,7 +13,7 @@ def patient(seconds: float) -> float:
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE_S) -> None:
     """Returns when `condition` is true; fails the test with `what` when it does not become so in `patient` seconds."""
     begin = time.monotonic()
     while not condition():

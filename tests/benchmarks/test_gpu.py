@@ -27,7 +27,7 @@ echo "ERROR SUMMARY: 1 error"
 exit 3
 """
 """Of NVIDIA's checker, which needs a GPU: it says how it was called."""
-SHOWN = 12_000
+MAX_OUTPUT_CHARACTERS = 12_000
 """Characters of a call's output that are read at most."""
 
 

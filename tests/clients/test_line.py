@@ -12,8 +12,10 @@ from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
 
 CLIENTS, ROOM, LINE = 200, 20, 20
-LONG = 150  # tokens for whom there is room at once, so that the next come meanwhile, however fast the machine is
-FIRST = 60  # clients that come at once; the others take their time
+LONG_ANSWER_TOKENS = (
+    150  # tokens for whom there is room at once, so that the next come meanwhile, however fast the machine is
+)
+FIRST_CLIENTS = 60  # clients that come at once; the others take their time
 
 
 @pytest.mark.timeout(300)
@@ -26,9 +28,12 @@ async def test_a_crowd_is_served_in_the_order_in_which_it_came(tmp_path: Path, w
 
             async def ask(number: int) -> Any:
                 client = AsyncOpenAI(base_url=f"{system.gateway_url}/v1", api_key="any", http_client=shared)
-                await asyncio.sleep((0.001 if number < FIRST else 0.005) * number)
+                await asyncio.sleep((0.001 if number < FIRST_CLIENTS else 0.005) * number)
                 said: Any = [{"role": "user", "content": f"Client {number} says hello."}]
-                asked: Any = {"extra_body": {"ignore_eos": True}, "max_tokens": LONG if number < ROOM else 24}
+                asked: Any = {
+                    "extra_body": {"ignore_eos": True},
+                    "max_tokens": LONG_ANSWER_TOKENS if number < ROOM else 24,
+                }
                 answer = await client.chat.completions.create(model=DEMO.name, messages=said, **asked)
                 ended.append(answer.id.removeprefix("chatcmpl-"))
                 return answer.choices[0].finish_reason

@@ -11,8 +11,8 @@ from tests.e2e.conftest import DEMO
 from tests.e2e.harness.forks import ROOT
 from tests.e2e.harness.system import System
 
-SECONDS = 110.0
-CONTEXT = 256  # tokens of a window of the rolling perplexity
+DEADLINE_S = 110.0
+WINDOW_TOKENS = 256  # tokens of a window of the rolling perplexity
 
 
 Run = tuple[str, list[str], dict[str, Any]]
@@ -21,7 +21,7 @@ Run = tuple[str, list[str], dict[str, Any]]
 
 def evaluated(*runs: Run) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.clients.evaluate", json.dumps(runs)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -33,9 +33,9 @@ def served(system: System, path: str, **more: Any) -> dict[str, Any]:
 
 def test_accuracies_are_equal_and_perplexities_nearly(system: System) -> None:
     tasks = ["baton_choices", "baton_perplexity"]
-    model = {"pretrained": str(DEMO), "dtype": "float32", "device": "cpu", "max_length": CONTEXT}
+    model = {"pretrained": str(DEMO), "dtype": "float32", "device": "cpu", "max_length": WINDOW_TOKENS}
     # Of a server's context lm-eval keeps one token for the answer, and of a window one more.
-    arguments = served(system, "completions", tokenizer=str(DEMO), max_length=CONTEXT + 2)
+    arguments = served(system, "completions", tokenizer=str(DEMO), max_length=WINDOW_TOKENS + 2)
     here, there = evaluated(("hf", tasks, model), ("local-completions", tasks, arguments))
     for metric in ("acc,none", "acc_norm,none"):
         assert there["baton_choices"][metric] == here["baton_choices"][metric]

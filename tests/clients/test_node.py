@@ -9,7 +9,7 @@ from tests.clients.conftest import AT_ONCE, NODE
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
 
-SECONDS = 100.0
+DEADLINE_S = 100.0
 
 
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
@@ -21,7 +21,7 @@ def test_the_official_client_works_with_its_defaults(client: str, system: System
         env={**os.environ, **told},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     system.wait_until_idle()

@@ -23,7 +23,7 @@ from tests.dashboard.samples import (
     worker,
 )
 
-TIMEOUT = 30.0
+DEADLINE_S = 30.0
 
 
 def script(redis: str) -> None:
@@ -36,7 +36,7 @@ def script(redis: str) -> None:
 
 @pytest.fixture
 def app(redis_url: str) -> Iterator[AppTest]:
-    yield AppTest.from_function(script, default_timeout=TIMEOUT, kwargs={"redis": redis_url})
+    yield AppTest.from_function(script, default_timeout=DEADLINE_S, kwargs={"redis": redis_url})
     open_source(redis_url).close()
     open_source.clear()
 
@@ -81,7 +81,7 @@ def test_what_sharing_saves(app: AppTest, redis_url: str) -> None:
 
 def test_redis_away() -> None:
     url = "redis://me:hunter2@127.0.0.1:1"
-    app = AppTest.from_function(script, default_timeout=TIMEOUT, kwargs={"redis": url}).run()
+    app = AppTest.from_function(script, default_timeout=DEADLINE_S, kwargs={"redis": url}).run()
     assert not app.exception
     assert [error.value for error in app.error] == [
         "Redis at redis://me:***@127.0.0.1:1 does not answer; this page goes on asking."
@@ -95,7 +95,7 @@ def test_no_gateway_to_ask(app: AppTest, redis_url: str) -> None:
     app.run()
     next(button for button in app.button if button.label == "Send 20 requests").click().run()
     volley = app.session_state["volley"]
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + DEADLINE_S
     while volley.running:
         assert time.monotonic() < deadline
         time.sleep(0.01)

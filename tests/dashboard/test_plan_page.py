@@ -10,7 +10,7 @@ from dashboard.app import open_source
 from infra.redis.records import Memory
 from tests.dashboard.samples import DECODE, end, finished, gateway, register, worker
 
-TIMEOUT = 30.0
+DEADLINE_S = 30.0
 
 
 def script(redis: str) -> None:
@@ -23,7 +23,7 @@ def script(redis: str) -> None:
 
 @pytest.fixture
 def app(redis_url: str) -> Iterator[AppTest]:
-    yield AppTest.from_function(script, default_timeout=TIMEOUT, kwargs={"redis": redis_url})
+    yield AppTest.from_function(script, default_timeout=DEADLINE_S, kwargs={"redis": redis_url})
     open_source(redis_url).close()
     open_source.clear()
 

@@ -19,7 +19,7 @@ from demo_model.split import Split
 from demo_model.tokenizer import SPECIAL, Encoder
 from demo_model.train import VOCABULARY_TOKENS, WEIGHTS
 
-SAMPLES = 4000
+SAMPLED_CONVERSATIONS = 4000
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,12 @@ def test_held_out_questions_never_occur_in_training() -> None:
     held_out |= {sums.difference(rng, Split.HELD_OUT).ask for _ in range(300)}
     held_out |= {animals.fact(rng, Split.HELD_OUT).ask for _ in range(300)}
     held_out |= {stories.story(rng, Split.HELD_OUT, stories.Reserve.KNOWN).ask for _ in range(300)}
-    trained = {exchange.ask for talk in islice(conversations(0), SAMPLES) for exchange in talk.turns}
+    trained = {exchange.ask for talk in islice(conversations(0), SAMPLED_CONVERSATIONS) for exchange in talk.turns}
     assert not held_out & trained
 
 
 def test_reserved_nouns_are_in_no_training_story() -> None:
-    exchanges = [exchange for talk in islice(conversations(0), SAMPLES) for exchange in talk.turns]
+    exchanges = [exchange for talk in islice(conversations(0), SAMPLED_CONVERSATIONS) for exchange in talk.turns]
     told = {noun for exchange in exchanges if len(exchange.answer.split()) >= 50 for noun in exchange.subject}
     assert len(told) > 200
     reserved = words.on_side(words.CREATURES + words.PEOPLE + words.THINGS, Split.HELD_OUT)

@@ -10,7 +10,7 @@ from demo_model.packing import Packer
 from demo_model.tokenizer import Encoder
 from demo_model.train import WEIGHTS, training_text
 
-TOKENS = 512  # of a step
+STEP_TOKENS = 512  # of a step
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_training_brings_heads_nearer_to_what_the_model_says(
 ) -> None:
     """On texts that it has not learned from; the model itself stays as it was."""
     torch.manual_seed(1)
-    packer = Packer(training_text(Encoder(tokenizer.backend_tokenizer)), TOKENS, tokenizer.pad_token_id)
+    packer = Packer(training_text(Encoder(tokenizer.backend_tokenizer)), STEP_TOKENS, tokenizer.pad_token_id)
     heads, (ids, weights) = Heads(3, 2, base.config.hidden_size), packer.next_batch()
     before = {name: value.clone() for name, value in base.named_parameters()}
     with torch.no_grad():

@@ -22,15 +22,15 @@ from tests.e2e.harness.system import System
 from tests.reference import Golden, golden, make_prompts
 from tests.variants import VARIANTS
 
-NEW = 80
-BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
-POOL = 40  # blocks of a worker: some of the sequences have to wait, some to give way
+OUTPUT_TOKENS = 80
+BLOCK_BYTES = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
+POOL_BLOCKS = 40  # blocks of a worker: some of the sequences have to wait, some to give way
 WORKER_OPTIONS = (
     *("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "320"),
-    *("--kv-memory", str(POOL * BLOCK)),
+    *("--kv-memory", str(POOL_BLOCKS * BLOCK_BYTES)),
 )
 LENGTHS = [20, 130, 90, 60, 40, 100, 64, 16] * 2
-ENDS = (7, 19, 200)
+END_TOKENS = (7, 19, 200)
 BAD = [[5], [30], [12, 40], [60, 61, 62]]
 BIASES = {3: 2.5, 77: -4.0, 250: 1.25}
 FREQUENCY, PRESENCE, REPETITION = 0.7, 0.4, 1.3
@@ -45,7 +45,7 @@ def like_transformers(model: Path, prompts: list[list[int]]) -> tuple[list[Golde
         processors = LogitsProcessorList(
             [
                 RepetitionPenaltyLogitsProcessor(REPETITION),
-                MinNewTokensLengthLogitsProcessor(len(prompt), NEW, list(ENDS)),
+                MinNewTokensLengthLogitsProcessor(len(prompt), OUTPUT_TOKENS, list(END_TOKENS)),
             ]
         )
         logits = processors(torch.tensor([prompt + output]), logits)
@@ -56,10 +56,10 @@ def like_transformers(model: Path, prompts: list[list[int]]) -> tuple[list[Golde
     asked = {
         "repetition_penalty": REPETITION,
         "bad_words": [" ".join(f"w{token}" for token in word) for word in words],
-        "min_tokens": NEW,
-        "stop_token_ids": list(ENDS),
+        "min_tokens": OUTPUT_TOKENS,
+        "stop_token_ids": list(END_TOKENS),
     }
-    return golden(model, prompts, NEW, process), asked
+    return golden(model, prompts, OUTPUT_TOKENS, process), asked
 
 
 def like_openai(model: Path, prompts: list[list[int]]) -> tuple[list[Golden], dict[str, Any]]:
@@ -74,7 +74,7 @@ def like_openai(model: Path, prompts: list[list[int]]) -> tuple[list[Golden], di
 
     biases = {str(token): bias for token, bias in BIASES.items()}
     asked = {"frequency_penalty": FREQUENCY, "presence_penalty": PRESENCE, "logit_bias": biases}
-    return golden(model, prompts, NEW, process), asked
+    return golden(model, prompts, OUTPUT_TOKENS, process), asked
 
 
 @pytest.mark.timeout(300)

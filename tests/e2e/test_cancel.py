@@ -7,7 +7,7 @@ import httpx
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
-STREAMS = 60
+STREAM_COUNT = 60
 MAX_TOKENS = 600
 
 
@@ -26,11 +26,11 @@ def test_streams_that_are_left_end_on_both_workers(system: System) -> None:
 
     async def everything() -> None:
         async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60, verify=PLAIN) as client:
-            await asyncio.gather(*(leave(client, number) for number in range(STREAMS)))
+            await asyncio.gather(*(leave(client, number) for number in range(STREAM_COUNT)))
 
     asyncio.run(everything())
     records = system.wait_until_idle()  # no worker holds a sequence or a block
     made = sum(record.load.output_tokens - before[record.epoch] for record in records)
-    assert made < STREAMS * MAX_TOKENS / 2
-    ended = [record.outcome for record in system.finished()[-STREAMS:]]
-    assert ended.count("cancelled") > STREAMS / 2
+    assert made < STREAM_COUNT * MAX_TOKENS / 2
+    ended = [record.outcome for record in system.finished()[-STREAM_COUNT:]]
+    assert ended.count("cancelled") > STREAM_COUNT / 2

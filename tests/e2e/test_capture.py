@@ -28,9 +28,9 @@ PROMPT = (
     "My secret is a purple elephant named Gustav, who lives behind the seventh waterfall, eats nothing but yellow "
     "umbrellas, and plays the trombone at night for an audience of eleven owls and a retired submarine captain."
 )
-BLOCK = 16  # tokens
-IDS = 6  # neighbouring token ids that no other text has
-WINDOW = 32  # bytes: eight values of fp32, which nobody else's are equal to
+BLOCK_TOKENS = 16  # tokens
+NEIGHBOURING_IDS = 6  # neighbouring token ids that no other text has
+WINDOW_BYTES = 32  # bytes: eight values of fp32, which nobody else's are equal to
 ENGINE = {"dtype": "fp32", "kv_memory": 8 << 20, "max_batch_tokens": 64}
 OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
 
@@ -43,7 +43,7 @@ def needs() -> None:
 @pytest.fixture(scope="module")
 def token_ids() -> list[int]:
     ids: list[int] = Tokenizer.from_file(str(DEMO / "tokenizer.json")).encode(PROMPT).ids
-    assert len(ids) > 2 * BLOCK
+    assert len(ids) > 2 * BLOCK_TOKENS
     return ids
 
 
@@ -54,7 +54,7 @@ def kv_windows(token_ids: list[int]) -> list[bytes]:
     executor = Executor(load_engine(config, lambda stage, percent: None))
     (sequence,) = running = start(executor, [token_ids], new_tokens=1)
     run(executor, running, new_tokens=1, chunk=len(token_ids))
-    pieces = list(windows(executor, sequence.blocks[0][: len(token_ids) // BLOCK]))
+    pieces = list(windows(executor, sequence.blocks[0][: len(token_ids) // BLOCK_TOKENS]))
     assert len(set(pieces)) == len(pieces)
     return pieces
 
@@ -65,17 +65,17 @@ def windows(executor: Executor, blocks: list[int]) -> Iterator[bytes]:
         for block in blocks:
             (view,) = executor.engine.pool.read(0, layer, [block])
             data = bytes(view)
-            for at in range(0, len(data) - WINDOW, len(data) // 13 & ~3):
-                yield data[at : at + WINDOW]
+            for at in range(0, len(data) - WINDOW_BYTES, len(data) // 13 & ~3):
+                yield data[at : at + WINDOW_BYTES]
 
 
 def id_runs(token_ids: list[int]) -> list[bytes]:
     words = [msgspec.msgpack.encode(token) for token in token_ids]
-    return [b"".join(words[at : at + IDS]) for at in range(len(words) - IDS + 1)]
+    return [b"".join(words[at : at + NEIGHBOURING_IDS]) for at in range(len(words) - NEIGHBOURING_IDS + 1)]
 
 
 def packed_runs(token_ids: list[int]) -> list[bytes]:
-    return [packed(token_ids[at : at + IDS]) for at in range(len(token_ids) - IDS + 1)]
+    return [packed(token_ids[at : at + NEIGHBOURING_IDS]) for at in range(len(token_ids) - NEIGHBOURING_IDS + 1)]
 
 
 def found(pieces: Iterable[bytes], streams: Iterable[bytes]) -> int:
@@ -131,8 +131,8 @@ def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
         remaining_ms=1.0,
         due_ms=0.5,
         fingerprint="",
-        form=WireForm("fp32", BLOCK),
+        form=WireForm("fp32", BLOCK_TOKENS),
     )
-    assert found(packed_runs(token_ids), [encode(message)]) == len(token_ids) - IDS + 1
+    assert found(packed_runs(token_ids), [encode(message)]) == len(token_ids) - NEIGHBOURING_IDS + 1
     listed = encode(Prompt(token_ids, len(token_ids)))
-    assert found(id_runs(token_ids), [listed]) == len(token_ids) - IDS + 1
+    assert found(id_runs(token_ids), [listed]) == len(token_ids) - NEIGHBOURING_IDS + 1

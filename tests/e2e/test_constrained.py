@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 LONG = listed(closed(name=text(1, 20), size=between(1, 999), tags=listed(text(1, 8))), 15, 20)
 GBNF = 'root ::= word (" " word){2,4}\nword ::= [a-z] [a-z]? [a-z]? "!"'
 BUSY = "grammar_checks_busy"
-FLOWING = 20  # chunks of a stream after which a worker is killed
+CHUNKS_BEFORE_KILL = 20  # chunks of a stream after which a worker is killed
 
 Problem = Callable[[str], str]
 
@@ -88,7 +88,7 @@ async def one_answer(client: httpx.AsyncClient, number: int, flowing: Callable[[
                 found += choice["delta"].get("content") or ""
                 finish = choice["finish_reason"] or finish
             chunks += 1
-            if chunks == FLOWING:
+            if chunks == CHUNKS_BEFORE_KILL:
                 flowing()
     return problem(found) if finish == "stop" else f"{finish}: {found[:80]}"
 

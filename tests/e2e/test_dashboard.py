@@ -12,7 +12,7 @@ from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
 from tests.browser import STEP_MS, chromium, new_page, store_screenshot
 
-LOAD = 12  # requests, as many as the page's table shows
+LOAD_REQUESTS = 12  # requests, as many as the page's table shows
 LOAD_SECONDS = 60.0
 ANSWER_MS = 60_000  # of a whole story on a machine that others use too
 
@@ -32,16 +32,16 @@ def test_numbers_move_and_a_request_shows_its_way(system: System, tmp_path: Path
         expect(page.locator(".b-table").first).to_contain_text("ready", timeout=STEP_MS)
         before = goodput.inner_text()
 
-        load = BenchConfig(rate=6.0, requests=LOAD, output_tokens="24", warm_up=0)
+        load = BenchConfig(rate=6.0, requests=LOAD_REQUESTS, output_tokens="24", warm_up=0)
         gateway = ClientEndpoint(system.gateway_url, "", "")
         run = BenchRun(load, gateway, gateway.client().model(), StageDisplay())
         with ThreadPoolExecutor(1) as aside:  # Playwright has this thread's event loop
             report = aside.submit(run.load, load).result(timeout=LOAD_SECONDS)
-        assert report.errors == {} and report.answered == LOAD
+        assert report.errors == {} and report.answered == LOAD_REQUESTS
         expect(goodput).not_to_have_text(before, timeout=STEP_MS)
         expect(page.locator('[data-tile="ttft"]')).to_contain_text("p95", timeout=STEP_MS)
         expect(page.locator('[data-tile="tpot"]')).to_contain_text("p95", timeout=STEP_MS)
-        expect(page.locator(".b-stages")).to_have_count(LOAD, timeout=STEP_MS)  # the rows of the last requests
+        expect(page.locator(".b-stages")).to_have_count(LOAD_REQUESTS, timeout=STEP_MS)  # the rows of the last requests
 
         page.locator("textarea").fill("Tell me a story about a fox and a lantern.")
         page.get_by_role("button", name="Ask").click()

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
-from tests.reference import SAFETY
+from tests.reference import SAFETY_FACTOR
 
 QUESTIONS = [
     "Hello!",
@@ -24,7 +24,7 @@ QUESTIONS = [
     "What is the weather in Paris?",
     "Thanks, bye!",
 ]
-TOKENS = 48
+OUTPUT_TOKENS = 48
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,13 @@ def reference_answers(questions: Sequence[str]) -> list[tuple[str, str, bool]]:
         chat = [{"role": "user", "content": question}]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         made = model.generate(
-            **ids, max_new_tokens=TOKENS, do_sample=False, output_logits=True, return_dict_in_generate=True
+            **ids, max_new_tokens=OUTPUT_TOKENS, do_sample=False, output_logits=True, return_dict_in_generate=True
         )
         logits = torch.stack(made.logits)[:, 0]  # [tokens, vocab]
         exact = model.double()(made.sequences[:, :-1]).logits[0, -len(logits) :]
         model.float()
         best = logits.topk(2).values
-        safe = bool(((best[:, 0] - best[:, 1]) > SAFETY * (logits - exact).abs().max()).all())
+        safe = bool(((best[:, 0] - best[:, 1]) > SAFETY_FACTOR * (logits - exact).abs().max()).all())
         text = tokenizer.decode(made.sequences[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         answers.append((question, text, safe))
     return answers
@@ -62,13 +62,13 @@ def test_chat_gives_the_references_answers(client: openai.OpenAI) -> None:
     model = client.models.list().data[0].id
     for question, text in compared:
         chat: Any = [{"role": "user", "content": question}]
-        whole = client.chat.completions.create(model=model, messages=chat, temperature=0, max_tokens=TOKENS)
+        whole = client.chat.completions.create(model=model, messages=chat, temperature=0, max_tokens=OUTPUT_TOKENS)
         assert whole.choices[0].message.content == text
         stream = client.chat.completions.create(
             model=model,
             messages=chat,
             temperature=0,
-            max_tokens=TOKENS,
+            max_tokens=OUTPUT_TOKENS,
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -112,19 +112,21 @@ def test_a_tool_is_called_and_its_result_is_said(client: openai.OpenAI, choice: 
     model = client.models.list().data[0].id
     chat: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
     whole = client.chat.completions.create(
-        model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=TOKENS
+        model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=OUTPUT_TOKENS
     ).choices[0]
     assert whole.finish_reason == "tool_calls"
     (call,) = whole.message.tool_calls or []
     assert isinstance(call, ChatCompletionMessageFunctionToolCall)
     assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
     with client.chat.completions.stream(
-        model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=TOKENS
+        model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=OUTPUT_TOKENS
     ) as stream:
         (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
     assert (streamed.function.name, streamed.function.arguments) == (call.function.name, call.function.arguments)
     chat += [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21 degrees"}]
-    said = client.chat.completions.create(model=model, messages=chat, tools=TOOLS, temperature=0, max_tokens=TOKENS)
+    said = client.chat.completions.create(
+        model=model, messages=chat, tools=TOOLS, temperature=0, max_tokens=OUTPUT_TOKENS
+    )
     assert said.choices[0].message.content == "It is sunny, 21 degrees in Paris."
     assert said.choices[0].finish_reason == "stop"
 
@@ -134,7 +136,7 @@ def test_no_tool_is_called_where_none_is_needed(client: openai.OpenAI) -> None:
     chat: Any = [{"role": "user", "content": "What do owls eat?"}]
     for choice in ("auto", "none"):
         answer = client.chat.completions.create(
-            model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=TOKENS
+            model=model, messages=chat, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=OUTPUT_TOKENS
         )
         message = answer.choices[0].message
         assert message.content == "Owls eat mice and insects." and not message.tool_calls

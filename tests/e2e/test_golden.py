@@ -16,8 +16,8 @@ from tests.e2e.harness.system import System
 SHORT = [1, 2, 15, 16, 17, 31, 33, 47, 64, 65, 97, 100, 128, 150, 199]
 LONG = [255, 256, 300, 333, 400, 511, 512, 513, 550, 577, 590, 595, 597, 598, 599, 600]
 LENGTHS = [*SHORT, *LONG, 29]  # of prompts, in tokens
-CHUNK = 56  # tokens per step: divides none of the long prompts
-FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", str(CHUNK))
+STEP_TOKENS = 56  # tokens per step: divides none of the long prompts
+FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", str(STEP_TOKENS))
 
 
 @pytest.mark.timeout(300)
@@ -49,7 +49,7 @@ def test_windows_are_held_and_shipped_and_nothing_before_them(tmp_path: Path) ->
     spec = make_spec(config, torch.float32, 8, "")
     assert [group.window for group in spec.groups] == [0, 13]
     runs = references(model, [8 * 13, 8 * 13 + 1, 255, 300, 333, 597, 600], new_tokens=12)
-    counts = counts_in(spec, PoolLoad(config.max_model_len, CHUNK), 2 << 20)
+    counts = counts_in(spec, PoolLoad(config.max_model_len, STEP_TOKENS), 2 << 20)
     assert counts is not None and counts[1] <= blocks_for(600, 8) < counts[0], "a window has room for all of a text"
     worker = [*FP32, "--kv-memory", "2MiB", "--block-size", "8"]
     with System(tmp_path, model, worker=worker) as system:

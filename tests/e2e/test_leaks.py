@@ -16,13 +16,13 @@ from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
-REQUESTS = 1000
+REQUEST_COUNT = 1000
 AT_ONCE = 48
-BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
+BLOCK_BYTES = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
 WORKER_OPTIONS = (
     *("--log-level", "debug"),
     *("--dtype", "fp32", "--max-batch-tokens", "128", "--max-model-len", "512"),
-    *("--kv-memory", str(100 * BLOCK), "--host-kv-memory", str(30 * BLOCK)),
+    *("--kv-memory", str(100 * BLOCK_BYTES), "--host-kv-memory", str(30 * BLOCK_BYTES)),
 )
 
 
@@ -34,8 +34,10 @@ def test_a_thousand_starts_cancels_forks_and_failures_leave_no_block(tmp_path: P
         outcomes = asyncio.run(everything(system.gateway_url, deaths))
         assert system.retried() > 0
         print(outcomes)
-        assert outcomes["finished"] > REQUESTS / 4 and outcomes["cut"] > REQUESTS / 4 and outcomes["refused"] > 0
-        assert outcomes.total() == REQUESTS
+        assert (
+            outcomes["finished"] > REQUEST_COUNT / 4 and outcomes["cut"] > REQUEST_COUNT / 4 and outcomes["refused"] > 0
+        )
+        assert outcomes.total() == REQUEST_COUNT
         wait_until(lambda: len(system.records()) == 2, "the dead workers' records to expire")
         records = system.wait_until_idle(60)
         # Once idle for a second, a worker compares every reference with its holders, and ends if one is odd.
@@ -84,5 +86,5 @@ async def everything(url: str, deaths: Mapping[int, Callable[[], None]]) -> Coun
 
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
-        await asyncio.gather(*(one(client, number, random.Random(number)) for number in range(REQUESTS)))
+        await asyncio.gather(*(one(client, number, random.Random(number)) for number in range(REQUEST_COUNT)))
     return outcomes

@@ -17,7 +17,7 @@ from tests.reference import load_reference, logprobs, make_prompts
 from tests.waiting import wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
-ERROR = 1e-4
+MAX_ERROR = 1e-4
 ASKED: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True}
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0, "logprobs": 20, "prompt_logprobs": 3},
@@ -65,9 +65,9 @@ def number(name: str) -> int:
 
 def best_of(told: dict[int, float], row: Tensor, top: int) -> None:
     assert max(1, top) <= len(told) <= top + 1
-    assert all(value == pytest.approx(float(row[token]), abs=ERROR) for token, value in told.items())
+    assert all(value == pytest.approx(float(row[token]), abs=MAX_ERROR) for token, value in told.items())
     likeliest = sorted(told.values(), reverse=True)[:top]
-    assert likeliest == pytest.approx(row.topk(top).values.tolist(), abs=ERROR)
+    assert likeliest == pytest.approx(row.topk(top).values.tolist(), abs=MAX_ERROR)
 
 
 def check(body: dict[str, Any], answer: Any, reference: Any) -> None:
@@ -81,7 +81,7 @@ def check(body: dict[str, Any], answer: Any, reference: Any) -> None:
         if told is not None:
             assert [number(name) for name in told["tokens"]] == tokens
             own = [float(row[token]) for row, token in zip(rows[len(prompt) - 1 :], tokens, strict=False)]
-            assert told["token_logprobs"] == pytest.approx(own, abs=ERROR)
+            assert told["token_logprobs"] == pytest.approx(own, abs=MAX_ERROR)
             for place, row in zip(told["top_logprobs"], rows[len(prompt) - 1 :], strict=False):
                 best_of({number(name): value for name, value in place.items()}, row, top or 0)
         check_prompt(choice.get("prompt_logprobs"), prompt, rows, body.get("prompt_logprobs"))
@@ -94,7 +94,7 @@ def check_prompt(told: Any, prompt: list[int], rows: Tensor, top: int | None) ->
     assert told[0] is None and len(told) == len(prompt)
     for place, token, row in zip(told[1:], prompt[1:], rows, strict=False):
         best_of({int(name): each["logprob"] for name, each in place.items()}, row, top)
-        assert place[str(token)]["logprob"] == pytest.approx(float(row[token]), abs=ERROR)
+        assert place[str(token)]["logprob"] == pytest.approx(float(row[token]), abs=MAX_ERROR)
         assert place[str(token)]["rank"] == pytest.approx(1 + int((row > row[token]).sum()), abs=1)
 
 

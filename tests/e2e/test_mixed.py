@@ -16,15 +16,15 @@ from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
 WORDS = ("fox", "owl", "lion", "bear", "whale", "robot")
-LEAST = 64  # tokens, so that a worker dies in the midst of answers
+MIN_OUTPUT_TOKENS = 64  # tokens, so that a worker dies in the midst of answers
 REGEX = "[a-z]{3,10}( [a-z]{3,10}){6,12}"
-DRAWN: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_tokens": LEAST}
-NEAR = 1e-4
+DRAWN: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_tokens": MIN_OUTPUT_TOKENS}
+MAX_DIFFERENCE = 1e-4
 
 
 def kinds(word: str) -> list[Asked]:
     tell = [{"role": "user", "content": f"Tell me a story about a {word}."}]
-    long: dict[str, Any] = {"max_tokens": LEAST, "ignore_eos": True}
+    long: dict[str, Any] = {"max_tokens": MIN_OUTPUT_TOKENS, "ignore_eos": True}
     weighted: dict[str, Any] = {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2}
     return [
         chat(f"{word} plain", messages=tell, **long),
@@ -76,7 +76,7 @@ def check_equal(these: list[Any], those: list[Any]) -> None:
         assert [plain(one) for one in this["choices"]] == [plain(one) for one in that["choices"]], asked.name
         assert this["usage"]["completion_tokens"] == that["usage"]["completion_tokens"], asked.name
         pairs = zip(scores(this), scores(that), strict=True)
-        assert all(token == other and abs(a - b) < NEAR for (token, a), (other, b) in pairs), asked.name
+        assert all(token == other and abs(a - b) < MAX_DIFFERENCE for (token, a), (other, b) in pairs), asked.name
 
 
 def plain(choice: Any) -> Any:

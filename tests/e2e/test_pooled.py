@@ -25,9 +25,9 @@ from tests.e2e.test_api_page import assert_runs, endpoints_of, examples, example
 from tests.embedding_models import last_token_model, saved
 from tests.gateway.models import word_pieces
 from tests.plain_http import PLAIN
-from tests.waiting import DEADLINE, wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
-TOLERANCE = 1e-4  # see `tests/engine/test_pooling.py`
+MAX_DIFFERENCE = 1e-4  # see `tests/engine/test_pooling.py`
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "Baton passes blocks.", "É, ü and 漢字"]
 
 
@@ -49,7 +49,7 @@ class Served(NamedTuple):
         return found
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.system.gateway_url}{path}", json=body, verify=PLAIN, timeout=DEADLINE)
+        return httpx.post(f"{self.system.gateway_url}{path}", json=body, verify=PLAIN, timeout=DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +78,14 @@ def test_openais_client_reads_numbers_and_base64(served: Served, client: openai.
     given = client.embeddings.create(model="baton-vectors", input=[served.ids(text) for text in TEXTS])
     for answer in (numbers, packed, given):
         assert [one.index for one in answer.data] == [0, 1, 2]
-        np.testing.assert_allclose([one.embedding for one in answer.data], expected, atol=TOLERANCE)
+        np.testing.assert_allclose([one.embedding for one in answer.data], expected, atol=MAX_DIFFERENCE)
         tokens = sum(len(served.ids(text)) for text in TEXTS)
         assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (tokens, tokens)
     raw = served.post("/v1/embeddings", input=TEXTS[0], encoding_format="base64").json()["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(raw), "<f4").tolist() == packed.data[0].embedding
     short = client.embeddings.create(model="baton-vectors", input=TEXTS[0], dimensions=8).data[0].embedding
     first = expected[0][:8]
-    np.testing.assert_allclose(short, first / np.linalg.norm(first), atol=10 * TOLERANCE)
+    np.testing.assert_allclose(short, first / np.linalg.norm(first), atol=10 * MAX_DIFFERENCE)
 
 
 def test_many_texts_keep_their_order(served: Served) -> None:
@@ -95,7 +95,7 @@ def test_many_texts_keep_their_order(served: Served) -> None:
     data = answer.json()["data"]
     assert [one["index"] for one in data] == list(range(150))
     expected = [served.expected(served.ids(text)) for text in texts]
-    np.testing.assert_allclose([one["embedding"] for one in data], expected, atol=TOLERANCE)
+    np.testing.assert_allclose([one["embedding"] for one in data], expected, atol=MAX_DIFFERENCE)
     records = served.system.finished()[-150:]
     assert {(record.outcome, record.output_tokens) for record in records} == {("finished", 0)}
     assert sum(record.prompt_tokens for record in records) == answer.json()["usage"]["prompt_tokens"]
@@ -113,9 +113,9 @@ def test_long_texts_are_refused_or_cut(served: Served) -> None:
         answer = served.post("/v1/embeddings", input=long, truncate_prompt_tokens=most).json()
         assert answer["usage"]["prompt_tokens"] == kept
         expected = served.expected([*ids[: kept - 1], ids[-1]])  # the end of the text is left out, and not its mark
-        np.testing.assert_allclose(answer["data"][0]["embedding"], expected, atol=TOLERANCE)
+        np.testing.assert_allclose(answer["data"][0]["embedding"], expected, atol=MAX_DIFFERENCE)
     given = served.post("/v1/embeddings", input=ids, truncate_prompt_tokens=7).json()
-    np.testing.assert_allclose(given["data"][0]["embedding"], served.expected(ids[:7]), atol=TOLERANCE)
+    np.testing.assert_allclose(given["data"][0]["embedding"], served.expected(ids[:7]), atol=MAX_DIFFERENCE)
 
 
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
@@ -167,14 +167,14 @@ def test_documents_are_ranked_by_the_cosine_of_vectors(served: Served) -> None:
     assert [one["document"] for one in ranked["results"]] == [{"text": documents[index]} for index in order]
     scores = served.post("/score", text_1=query, text_2=documents).json()
     assert [one["index"] for one in scores["data"]] == [0, 1, 2, 3]
-    np.testing.assert_allclose([one["score"] for one in scores["data"]], expected, atol=TOLERANCE)
+    np.testing.assert_allclose([one["score"] for one in scores["data"]], expected, atol=MAX_DIFFERENCE)
     found = [one["relevance_score"] for one in ranked["results"]]
-    np.testing.assert_allclose(found, sorted(expected)[::-1][:3], atol=TOLERANCE)
+    np.testing.assert_allclose(found, sorted(expected)[::-1][:3], atol=MAX_DIFFERENCE)
     assert scores["usage"]["prompt_tokens"] == sum(len(served.ids(text)) for text in documents)
 
 
 def test_ollamas_client_embeds(served: Served) -> None:
-    client = ollama.Client(served.system.gateway_url, timeout=DEADLINE, verify=PLAIN)
+    client = ollama.Client(served.system.gateway_url, timeout=DEADLINE_S, verify=PLAIN)
     with closing(client._client):
         _embeds(served, client)
 
@@ -182,10 +182,10 @@ def test_ollamas_client_embeds(served: Served) -> None:
 def _embeds(served: Served, client: ollama.Client) -> None:
     expected = [served.expected(served.ids(text)) for text in TEXTS]
     found = client.embed("baton-vectors:latest", TEXTS)
-    np.testing.assert_allclose(np.array(found.embeddings), expected, atol=TOLERANCE)
+    np.testing.assert_allclose(np.array(found.embeddings), expected, atol=MAX_DIFFERENCE)
     assert found.prompt_eval_count == sum(len(served.ids(text)) for text in TEXTS)
     older = client.embeddings("baton-vectors", TEXTS[0])
-    np.testing.assert_allclose(np.array(older.embedding), expected[0], atol=TOLERANCE)
+    np.testing.assert_allclose(np.array(older.embedding), expected[0], atol=MAX_DIFFERENCE)
     assert client.embed("baton-vectors", "a " * 99).prompt_eval_count == 64
     with pytest.raises(ollama.ResponseError, match="64 tokens"):
         client.embed("baton-vectors", "a " * 99, truncate=False)
@@ -223,10 +223,10 @@ def test_an_encoders_classifier_ranks_documents(tmp_path: Path) -> None:
     expected = torch.sigmoid(torch.stack(logits)).tolist()
     with System(tmp_path, directory, prefill=0, worker=("--dtype", "fp32")) as system:
         asked = {"query": query, "documents": documents}
-        answer = httpx.post(f"{system.gateway_url}/v1/rerank", json=asked, verify=PLAIN, timeout=DEADLINE).json()
+        answer = httpx.post(f"{system.gateway_url}/v1/rerank", json=asked, verify=PLAIN, timeout=DEADLINE_S).json()
     assert [one["index"] for one in answer["results"]] == sorted(range(5), key=lambda index: -expected[index])
     found = [one["relevance_score"] for one in answer["results"]]
-    np.testing.assert_allclose(found, sorted(expected, reverse=True), atol=TOLERANCE)
+    np.testing.assert_allclose(found, sorted(expected, reverse=True), atol=MAX_DIFFERENCE)
 
 
 def test_texts_of_a_dead_worker_go_to_another(served: Served) -> None:
@@ -238,6 +238,6 @@ def test_texts_of_a_dead_worker_go_to_another(served: Served) -> None:
         asked = threads.submit(served.post, "/v1/embeddings", input=texts)
         wait_until(lambda: any(map(system.store.xlen, system.store.scan_iter("baton:jobs:*"))), "the jobs")
         system.kill("prefill-0")
-        data = asked.result(DEADLINE).json()["data"]
+        data = asked.result(DEADLINE_S).json()["data"]
     expected = [served.expected(served.ids(text)) for text in texts]
-    np.testing.assert_allclose([one["embedding"] for one in data], expected, atol=TOLERANCE)
+    np.testing.assert_allclose([one["embedding"] for one in data], expected, atol=MAX_DIFFERENCE)

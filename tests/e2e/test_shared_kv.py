@@ -15,13 +15,13 @@ from tests.plain_http import PLAIN
 from tests.reference import Golden, make_prompts
 from tests.variants import VARIANTS
 
-NEW = 64  # output tokens: four blocks that every sequence grows by
-BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
-ROUNDS = 8
+OUTPUT_TOKENS = 64  # output tokens: four blocks that every sequence grows by
+BLOCK_BYTES = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
+LOAD_ROUNDS = 8
 POOL, TIER = 48, 8  # blocks of each worker; the last load, of 4 x 12 samples, would take ten times as many
 WORKER_OPTIONS = (
     *("--dtype", "fp32", "--max-batch-tokens", "56", "--max-model-len", "512"),
-    *("--kv-memory", str(POOL * BLOCK), "--host-kv-memory", str(TIER * BLOCK)),
+    *("--kv-memory", str(POOL * BLOCK_BYTES), "--host-kv-memory", str(TIER * BLOCK_BYTES)),
 )
 
 
@@ -31,11 +31,11 @@ def test_tokens_are_exact_while_blocks_are_shared_forked_preempted_and_swapped(t
     vocabulary = VARIANTS["llama"]().vocab_size
     (system_prompt,) = make_prompts([200], vocabulary, seed=5)  # 12 blocks and a half
     own = make_prompts([5, 9, 16, 24, 33, 40, 47, 64, 71, 80, 96, 100], vocabulary, seed=6)
-    first = golden_runs(model, [system_prompt + tokens for tokens in own], NEW)
+    first = golden_runs(model, [system_prompt + tokens for tokens in own], OUTPUT_TOKENS)
     turns = [run.prompt + run.tokens + tail for run, tail in zip(first[:4], own[4:], strict=False)]
-    second = golden_runs(model, turns, NEW)
+    second = golden_runs(model, turns, OUTPUT_TOKENS)
     with System(tmp_path, model, prefill=2, decode=2, worker=WORKER_OPTIONS) as system:
-        for _ in range(ROUNDS):
+        for _ in range(LOAD_ROUNDS):
             for turn in (first, first, second):
                 assert complete_all(system.gateway_url, turn) == [run.tokens for run in turn]
             for answers, run in zip(sample_all(system.gateway_url, first, n=4), first, strict=True):

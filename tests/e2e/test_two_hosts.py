@@ -14,8 +14,8 @@ from tests.e2e.harness.system import System
 from tests.e2e.harness.two_hosts import ADDRESSES, ADDRESSES_6, DEVICE, two_hosts
 from tests.waiting import wait_until
 
-DELAY = 0.02  # seconds one way, so that a round trip takes 40 ms at least
-LOSS = 0.01
+DELAY_S = 0.02  # seconds one way, so that a round trip takes 40 ms at least
+LOSS_SHARE = 0.01
 LONG_ANSWER_TOKENS = 150
 LENGTHS = [1, 15, 16, 17, 40, 64, 65, 100, 128, 200, 300, 511]
 WORKER_OPTIONS = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56", "--kv-transport", "tcp")
@@ -38,7 +38,7 @@ def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: 
     model = build_served_model(tmp_path / "model", "llama")
     runs = references(model, LENGTHS, new_tokens=24)
     long_runs = references(model, LENGTHS[3:11], LONG_ANSWER_TOKENS, seed=1)
-    with two_hosts(DELAY, LOSS, seed=2) as hosts:
+    with two_hosts(DELAY_S, LOSS_SHARE, seed=2) as hosts:
 
         def host_of(name: str) -> Host:
             return replace(hosts.b, address=ADDRESSES_6[1]) if name.startswith("decode") else hosts.a
@@ -57,7 +57,7 @@ def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: 
                 assert streams.flowing() > 0
                 assert streams.finish() == 4
                 assert system.retried() > 0
-                hosts.loss = LOSS
+                hosts.loss = LOSS_SHARE
                 wait_until(lambda: system.usable() == 2, "the gateway to reach the decode worker again")
                 streams.begin(2)
                 assert streams.finish() == 6

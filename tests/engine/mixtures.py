@@ -34,9 +34,9 @@ from gateway.grammar.texts import of_choices, of_json_schema, of_regex
 from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
 from tests.engine.speculation.prompting import Prompting
 
-ERROR = 1e-4
+MAX_ERROR = 1e-4
 LAST_ARRIVAL = 30  # turn
-TURNS = 10_000
+MAX_TURNS = 10_000
 """After so many a crowd is stuck."""
 GRAMMARS = (
     of_choices(["The quick brown fox jumps over the lazy dog.", "The quick red fox.", "No."]),
@@ -307,7 +307,7 @@ class Mixture:
         engines: tuple[LoadedEngine, LoadedEngine],
         model: Path,
         alone: LoadedEngine | None = None,
-        error: float = ERROR,
+        error: float = MAX_ERROR,
     ) -> None:
         """`engines`: of the model, with a pool each: one computes prompts for the other, which answers.
 
@@ -344,7 +344,7 @@ class Mixture:
             told=told if prompting else (),
         )
         crowd = Crowd(prefill, decode, alone)
-        for turn in range(TURNS):
+        for turn in range(MAX_TURNS):
             for number, asked in enumerate(questions):
                 if asked.arrives == turn:
                     crowd.ask(number, asked)
@@ -354,7 +354,7 @@ class Mixture:
             if turn > LAST_ARRIVAL and crowd.at_rest:
                 break
         for node in (prefill, decode):
-            assert node.at_rest, f"seed {seed}: not at rest after {TURNS} turns"
+            assert node.at_rest, f"seed {seed}: not at rest after {MAX_TURNS} turns"
             node.scheduler.check_invariants()
         self.seen["preempted"] += decode.scheduler.load().preemptions
         self.seen["guesses"] += decode.guesses

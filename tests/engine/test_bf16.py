@@ -4,10 +4,10 @@ Weights are rounded to bf16 first, so that all compute with the same ones; *exac
 error is 2^16 times smaller. Errors are the root of the mean square over the vocabulary, relative to the exact logits'.
 What is asserted, of all rows together:
 
-1. At most `ALIKE` times transformers' error. Both round the same quantities, so both are draws of the same noise: the
-   sum over rows of the hidden state's error, a vector of 128 dimensions. If but one in eight were independent, 132
+1. At most `MAX_RATIO` times transformers' error. Both round the same quantities, so both are draws of the same noise:
+   the sum over rows of the hidden state's error, a vector of 128 dimensions. If but one in eight were independent, 132
    rows would tell each of the two figures to 1 / sqrt(2 * 16 * 132) = 1.5%, and their ratio to 2.2%. But rows of one
-   text share the error of its KV; with a tenth of them independent it is 7%, and `ALIKE` leaves almost three times
+   text share the error of its KV; with a tenth of them independent it is 7%, and `MAX_RATIO` leaves almost three times
    that.
 2. At most u sqrt(12 L + 3) for L layers, with u = 2^-8, bf16's unit round-off. A layer rounds 12 times on the way into
    the residual stream (norm, qkv, rope, probabilities, attention, output, sum; norm, gate and up, product, down, sum),
@@ -34,9 +34,9 @@ from tests.engine.test_golden import BACKENDS, make_executor
 from tests.reference import build_model, load_reference, make_prompts
 from tests.variants import VARIANTS
 
-ALIKE = 1.2
-FURTHEST = 2.0
-UNIT = 2.0**-8
+MAX_RATIO = 1.2
+MAX_FURTHEST_RATIO = 2.0
+UNIT_ROUNDOFF = 2.0**-8
 SEQUENCES, LENGTH, ALONE = 4, 72, 32
 """Texts, their tokens, and how many of those come one by one, as decoding has them; the others in chunks of 13."""
 
@@ -101,9 +101,9 @@ def test_logits_are_as_close_to_the_exact_ones_as_transformers(variant: str, tmp
         executor = make_executor(directory, dtype="bf16", cpu_backend=backend)
         error, furthest = errors(our_logits(executor, texts), exact)
         print(f"{variant} {backend}: {error:.4f}, transformers {their_error:.4f}; {furthest:.4f}, {their_furthest:.4f}")
-        assert error <= ALIKE * their_error, backend
-        assert error <= UNIT * (12 * config.num_hidden_layers + 3) ** 0.5, backend
-        assert furthest <= FURTHEST * their_furthest, backend
+        assert error <= MAX_RATIO * their_error, backend
+        assert error <= UNIT_ROUNDOFF * (12 * config.num_hidden_layers + 3) ** 0.5, backend
+        assert furthest <= MAX_FURTHEST_RATIO * their_furthest, backend
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -115,4 +115,4 @@ def test_a_block_lost_in_one_layer_for_a_single_row_is_noticed(backend: str, tmp
     exact, theirs = reference_logits(directory, texts)
     executor = make_executor(directory, dtype="bf16", cpu_backend=backend)
     _, furthest = errors(our_logits(executor, texts, spoil_at=LENGTH - 1), exact)
-    assert furthest > FURTHEST * errors(theirs, exact)[1]
+    assert furthest > MAX_FURTHEST_RATIO * errors(theirs, exact)[1]

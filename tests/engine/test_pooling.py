@@ -36,7 +36,7 @@ from tests.engine.test_golden import make_engine
 from tests.gateway.models import byte_level
 from tests.reference import make_prompts
 
-TOLERANCE = 1e-4
+MAX_DIFFERENCE = 1e-4
 SIZES: dict[str, Any] = dict(vocab_size=128, hidden_size=32, num_hidden_layers=3, num_attention_heads=4)
 LENGTHS = [1, 40, 7, 16, 33, 2]
 
@@ -71,10 +71,10 @@ def results(engine: LoadedEngine, texts: list[list[int]]) -> list[np.ndarray[Any
 
 def assert_close(found: list[np.ndarray[Any, Any]], expected: list[torch.Tensor]) -> None:
     """Compares results, which have to differ from text to text by much more than the tolerance."""
-    assert float((torch.stack(expected).std(0)).max()) > 100 * TOLERANCE
+    assert float((torch.stack(expected).std(0)).max()) > 100 * MAX_DIFFERENCE
     for one, other in zip(found, expected, strict=True):
         assert one.shape == tuple(other.shape)
-        np.testing.assert_allclose(one, other.numpy(), atol=TOLERANCE)
+        np.testing.assert_allclose(one, other.numpy(), atol=MAX_DIFFERENCE)
 
 
 def states(model: Any, ids: list[int]) -> torch.Tensor:

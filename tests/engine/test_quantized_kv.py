@@ -17,14 +17,14 @@ LENGTHS = [1, 7, 16, 33, 64, 97]
 NEW_TOKENS = 8
 BACKENDS = ("native", "torch")
 DEVICE = "cuda" if visible_gpus() else "cpu"
-TIE = 0.02
+TIE_MARGIN = 0.02
 """Two correct programs may round a number of a key to different sides of a tie: fp32's own error decides. Logits, whose
 standard deviation is 1.1 here, were seen to move by up to 0.01 then. Where the two best are closer, a text ends."""
 
 
 def certain(each: Golden) -> list[int]:
     """Returns the tokens before the first that was too close to call."""
-    close = [at for at, margin in enumerate(each.margins) if margin < TIE]
+    close = [at for at, margin in enumerate(each.margins) if margin < TIE_MARGIN]
     return each.tokens[: close[0]] if close else each.tokens
 
 

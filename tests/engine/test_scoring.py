@@ -21,7 +21,7 @@ from tests.engine.test_golden import make_engine, make_executor
 from tests.reference import build_model, load_reference, logprobs, make_prompts
 from tests.variants import VARIANTS
 
-ERROR = 1e-4
+MAX_ERROR = 1e-4
 SEEDED = Sampling(seed=5, temperature=1.0, logprobs=5)
 
 
@@ -51,12 +51,12 @@ def matches(scores: Scores, rows: Tensor, tokens: Sequence[int], top: int) -> No
     """Each token's scores are what a row of log-probabilities says."""
     assert len(scores) == len(tokens) == len(rows) and scores.top == top
     for told, row, token in zip(scores, rows, tokens, strict=True):
-        assert told.logprob == pytest.approx(float(row[token]), abs=ERROR)
+        assert told.logprob == pytest.approx(float(row[token]), abs=MAX_ERROR)
         assert told.rank == pytest.approx(1 + int((row > row[token]).sum()), abs=1), "two may be as good as equal"
         best = row.topk(top)
-        assert [value for _, value in told.top] == pytest.approx(best.values.tolist(), abs=ERROR)
+        assert [value for _, value in told.top] == pytest.approx(best.values.tolist(), abs=MAX_ERROR)
         for (token_id, _), value in zip(told.top, best.values.tolist(), strict=True):
-            assert float(row[token_id]) == pytest.approx(value, abs=ERROR)
+            assert float(row[token_id]) == pytest.approx(value, abs=MAX_ERROR)
 
 
 def test_drawn_tokens_have_transformers_log_probabilities(executor: Executor, reference: Any) -> None:

@@ -38,16 +38,19 @@ from tests.fuzz.processes import listening, resident
 from tests.fuzz.traffic import Traffic, traffic
 
 WARM_UP = 100_000  # messages come first and are not judged: buffers and memories fill up to their bounds
-LIVES = (64, 16384)  # messages until an insider comes as somebody new; the long ones wait for the worker to read
+MESSAGES_PER_LIFE = (
+    64,
+    16384,
+)  # messages until an insider comes as somebody new; the long ones wait for the worker to read
 PER_CONNECTION = 100  # an outsider's connection costs as much as so many messages
 AT_ONCE = 64  # connections of outsiders
-BATCH = 16  # messages until traffic has its turn
+MESSAGES_PER_BATCH = 16  # messages until traffic has its turn
 FULL_PAUSE = 0.001  # s while a queue is full
 ANSWER_SECONDS = 0.02  # an outsider waits for an answer, now and then
 IDLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5  # between two looks at whether every service lives
 MEGABYTE = 1 << 20
-GROWTH = 64
+MAX_GROWTH_MIB = 64
 """MiB. A peer's queue holds 4,096 messages (`infra.network.sockets.QUEUE_MESSAGES`), here of 3.5 KiB on average, and
 the queues of four lives of an insider may be full at once: 56 MiB. A million messages are 60 times as much."""
 
@@ -59,7 +62,9 @@ class FuzzConfig(Struct, frozen=True, kw_only=True):
         1_000_000
     )
     seconds: Annotated[Seconds, Meta(description="seconds at most for each port and kind of attacker")] = 600.0
-    growth: Annotated[Positive, Meta(description="megabytes that a worker may grow by after the warm-up")] = GROWTH
+    growth: Annotated[Positive, Meta(description="megabytes that a worker may grow by after the warm-up")] = (
+        MAX_GROWTH_MIB
+    )
     seed: Annotated[int, Meta(ge=0, description="of everything that is random")] = 0
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")] = DEMO_MODEL
 
@@ -118,13 +123,13 @@ async def insider(port: Port, secret: bytes, frames: int, until: float, seed: st
             number += 1
             socket_ = open_dealer(context, port.address, secret)
             reader = asyncio.create_task(_read(socket_)) if number % 4 else None
-            life = int(LIVES[0] * (LIVES[1] / LIVES[0]) ** chance.random())
+            life = int(MESSAGES_PER_LIFE[0] * (MESSAGES_PER_LIFE[1] / MESSAGES_PER_LIFE[0]) ** chance.random())
             for _ in range(min(life, frames - sent.total())):
                 kind, message = mutator.next()
                 if not await _send(socket_, message, until):
                     break
                 sent[kind] += 1
-                if sent.total() % BATCH == 0:
+                if sent.total() % MESSAGES_PER_BATCH == 0:
                     await asyncio.sleep(0)
             if reader is not None:
                 reader.cancel()
@@ -145,14 +150,14 @@ async def joined(port: Port, secret: bytes, frames: int, until: float, seed: str
             offer = await _offer(control, f"fuzz{sent.total()}", port.target.epoch)
             address = f"{port.address.rpartition(':')[0]}:{offer.tcp}"
             socket_ = payload_dealer(context, address, bytes.fromhex(offer.user), offer.user, offer.token)
-            life = int(LIVES[0] * (LIVES[1] / LIVES[0]) ** chance.random())
+            life = int(MESSAGES_PER_LIFE[0] * (MESSAGES_PER_LIFE[1] / MESSAGES_PER_LIFE[0]) ** chance.random())
             for _ in range(min(life, frames - sent.total())):
                 kind, message = mutator.next()
                 nonce = [chance.randrange(1 << 20).to_bytes(12, "little")] * (chance.random() < 0.75)
                 if not await _send(socket_, [*nonce, *message], until):
                     break
                 sent[kind] += 1
-                if sent.total() % BATCH == 0:
+                if sent.total() % MESSAGES_PER_BATCH == 0:
                     await asyncio.sleep(0)
             socket_.close(0)
             control.close(0)

@@ -21,11 +21,11 @@ from contracts.messages.packed_ids import ID_BYTES, packed
 from contracts.messages.wire import VERSION, encode
 from contracts.scores import Scores
 
-REPLAYS = 64  # sent messages that may come again
-SHORT = 4096  # bytes of a random frame at most
-LARGE = 4 << 20  # bytes of a large one at most
-REQUESTS = 8  # different ones, so that messages meet what others have begun
-HANDOFFS = 6
+REPLAYED_MESSAGES = 64  # sent messages that may come again
+MAX_FRAME_BYTES = 4096  # bytes of a random frame at most
+MAX_LARGE_FRAME_BYTES = 4 << 20  # bytes of a large one at most
+REQUEST_COUNT = 8  # different ones, so that messages meet what others have begun
+HANDOFF_COUNT = 6
 POWERS = tuple(1 << bits for bits in (16, 31, 32, 62, 63))
 EXTREMES = (0, -1, 1, 255, -(1 << 63), (1 << 64) - 1, *POWERS, *(power - 1 for power in POWERS))
 FLOATS = (0.0, -1.0, 1.0, 1e-300, 1e12, 1e308, float("inf"), float("-inf"), float("nan"))
@@ -65,8 +65,8 @@ class Mutator:
             "extreme": lambda: self._message(target.union, 0.3),
             "foreign": lambda: self._message(self._chance.choice(UNIONS), 0.1),
             "wrong epoch": lambda: self._message(target.union, 0.05, self._chance.choice(["", "nobody", *WORDS])),
-            "random": lambda: [self._chance.randbytes(self._chance.randrange(SHORT))],
-            "large": lambda: [*self._message(target.union, 0.0), bytes(self._chance.randrange(LARGE))],
+            "random": lambda: [self._chance.randbytes(self._chance.randrange(MAX_FRAME_BYTES))],
+            "large": lambda: [*self._message(target.union, 0.0), bytes(self._chance.randrange(MAX_LARGE_FRAME_BYTES))],
             "frames": self._odd_frames,
             "replayed": self._replayed,
             **{kind: self._spoiled(change) for kind, change in CHANGES.items()},
@@ -81,10 +81,10 @@ class Mutator:
         frames = self._makers[kind]()
         while self._ends_the_worker(frames):
             frames = self._makers[kind]()
-        if len(self._sent) < REPLAYS:
+        if len(self._sent) < REPLAYED_MESSAGES:
             self._sent.append(frames)
         else:
-            self._sent[self._chance.randrange(REPLAYS)] = frames
+            self._sent[self._chance.randrange(REPLAYED_MESSAGES)] = frames
         return Sent(kind, frames)
 
     def _ends_the_worker(self, frames: Frames) -> bool:
@@ -97,8 +97,8 @@ class Mutator:
             "sender": self._chance.choice(self._senders),
             "receiver": self._target.epoch if receiver is None else receiver,
             "fingerprint": self._target.fingerprint,
-            "request": f"request{self._chance.randrange(REQUESTS)}",
-            "handoff": self._chance.randrange(HANDOFFS),
+            "request": f"request{self._chance.randrange(REQUEST_COUNT)}",
+            "handoff": self._chance.randrange(HANDOFF_COUNT),
             "version": VERSION,
             "salt": "",
             "remaining_ms": 500.0,
@@ -258,7 +258,7 @@ def raw(mutator: Mutator, chance: random.Random) -> Sent:
     said = conversation(mutator.next().frames, b"CURVE" if kind == "CURVE" else b"NULL", chance)
     match kind:
         case "noise":
-            said = chance.randbytes(chance.randrange(1, SHORT))
+            said = chance.randbytes(chance.randrange(1, MAX_FRAME_BYTES))
         case "greeting":
             said = chance.choice([flipped, truncated, inserted])(said[:64], chance)
         case "handshake" | "CURVE":

@@ -13,7 +13,7 @@ from contracts.messages.job import decode_job
 from tests.fuzz.frames import RAW, Mutator, Sent, Target, raw
 
 DECODERS = (decode_to_worker, decode_to_decode, decode_to_prefill, decode_from_worker, decode_job)
-MESSAGES = 8_000
+MESSAGE_COUNT = 8_000
 EPOCH = "0123456789abcdef"
 
 
@@ -22,7 +22,7 @@ def test_every_kind_is_made_and_decoders_raise_nothing_else(union: UnionType) ->
     mutator = Mutator(Target(union, EPOCH, "f" * 32), seed=5)
     kinds: Counter[str] = Counter()
     decoded: Counter[str] = Counter()
-    for _ in range(MESSAGES):
+    for _ in range(MESSAGE_COUNT):
         sent = mutator.next()
         kinds[sent.kind] += 1
         for frame in sent.frames[:1]:
@@ -36,7 +36,7 @@ def test_every_kind_is_made_and_decoders_raise_nothing_else(union: UnionType) ->
                     assert not isinstance(message, Drain) or message.receiver != EPOCH
     assert set(kinds) == set(mutator.kinds)
     print(kinds, decoded)
-    assert decoded["refused"] > MESSAGES and set(decoded) >= {kind.__name__ for kind in union.__args__}
+    assert decoded["refused"] > MESSAGE_COUNT and set(decoded) >= {kind.__name__ for kind in union.__args__}
 
 
 def test_a_seed_makes_the_same_messages() -> None:

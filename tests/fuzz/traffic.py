@@ -11,12 +11,12 @@ import httpx
 from contracts.errors import GatewayError
 from tests.plain_http import PLAIN
 
-PROMPTS = 12
-LONGEST = 200  # tokens of a prompt
+PROMPT_COUNT = 12
+MAX_PROMPT_TOKENS = 200  # tokens of a prompt
 NEW_TOKENS = 8
-VOCABULARY = 256  # every model has as many
+VOCABULARY_TOKENS = 256  # every model has as many
 AT_ONCE = 2
-TIMEOUT = 60.0
+DEADLINE_S = 60.0
 
 
 class Traffic:
@@ -24,8 +24,8 @@ class Traffic:
 
     def __init__(self, client: httpx.AsyncClient, model: str, seed: int) -> None:
         chance = random.Random(seed)
-        lengths = [chance.randrange(1, LONGEST) for _ in range(PROMPTS)]
-        self._prompts = [[chance.randrange(VOCABULARY) for _ in range(length)] for length in lengths]
+        lengths = [chance.randrange(1, MAX_PROMPT_TOKENS) for _ in range(PROMPT_COUNT)]
+        self._prompts = [[chance.randrange(VOCABULARY_TOKENS) for _ in range(length)] for length in lengths]
         self._client = client
         self._model = model
         self._known: list[str] = []
@@ -46,7 +46,7 @@ class Traffic:
 
     async def _one_after_the_other(self, number: int) -> None:
         while True:
-            place = number % PROMPTS
+            place = number % PROMPT_COUNT
             answer, error = await self._answer(self._prompts[place])
             self.all += 1
             self.right += answer == self._known[place] and not error
@@ -67,7 +67,7 @@ class Traffic:
 @asynccontextmanager
 async def traffic(url: str, seed: int) -> AsyncIterator[Traffic]:
     """Makes traffic whose answers are known; it goes on until the context ends."""
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT, verify=PLAIN) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=PLAIN) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         flow = Traffic(client, model, seed)
         await flow.learn()

@@ -11,7 +11,7 @@ from infra.redis.records import Role
 from infra.redis.worker_load import WorkerLoad
 from tests.gateway.peer import Peer
 
-SECONDS = 30.0
+DEADLINE_S = 30.0
 
 
 @asynccontextmanager
@@ -40,9 +40,9 @@ async def peer_apart(
 
     running = asyncio.create_task(asyncio.to_thread(asyncio.run, serve()))
     try:
-        assert await asyncio.to_thread(ready.wait, SECONDS), "the peer did not start"
+        assert await asyncio.to_thread(ready.wait, DEADLINE_S), "the peer did not start"
         yield
     finally:
         if loops:
             loops[0].call_soon_threadsafe(over.set)
-        await asyncio.wait_for(running, SECONDS)
+        await asyncio.wait_for(running, DEADLINE_S)

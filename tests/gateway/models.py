@@ -25,7 +25,7 @@ HERMES = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """A template with tools and thinking, in the way of Hermes and Qwen."""
-CONTEXT = 256
+CONTEXT_TOKENS = 256
 
 
 def byte_level(
@@ -143,7 +143,7 @@ def _save(
     model = {
         "model_type": "llama",
         "vocab_size": vocabulary or tokenizer.get_vocab_size(),
-        "max_position_embeddings": CONTEXT,
+        "max_position_embeddings": CONTEXT_TOKENS,
         "eos_token_id": eos,
     }
     (directory / "config.json").write_text(json.dumps(model | config))

@@ -44,7 +44,7 @@ from testing.worker_endpoint import WorkerEndpoint
 from tests.scores import scores_of
 from worker.gateways.bodies import REASON_NO_BODY, MissingPrompt, PromptBodies
 
-STEP = 0.004  # s between tokens
+TOKEN_PERIOD_S = 0.004  # s between tokens
 
 
 class Sequence:
@@ -216,13 +216,13 @@ class Peer:
     async def _take(self) -> None:
         while True:
             if self.faults.get("takes_nothing"):
-                await asyncio.sleep(STEP)
+                await asyncio.sleep(TOKEN_PERIOD_S)
                 continue
             jobs: list[AnyJob] = []
             try:
                 jobs = await self._endpoint.queue.take(64, 500)
             except StoreUnavailable:
-                await asyncio.sleep(STEP)
+                await asyncio.sleep(TOKEN_PERIOD_S)
             for job in jobs:
                 self.jobs.append(job)
                 if self.faults.get("deaf_to_jobs", 0) >= len(self.jobs):
@@ -300,7 +300,7 @@ class Peer:
             await self._emit(sequence, start, sequence.sent)
             if sequence.sent >= stop_at:
                 return
-            await asyncio.sleep(fault.get("step", STEP))
+            await asyncio.sleep(fault.get("step", TOKEN_PERIOD_S))
 
     async def _emit(self, sequence: Sequence, start: int, end: int) -> None:
         last = end == len(sequence.answer)
@@ -331,7 +331,7 @@ class Peer:
     async def fail_all(self, reason: str) -> None:
         """Fails everything that it holds, for good, as soon as it holds something."""
         while not self.holding:
-            await asyncio.sleep(STEP)
+            await asyncio.sleep(TOKEN_PERIOD_S)
         for sequence in list(self.holding.values()):
             await self._fail(sequence, reason, retryable=False)
 

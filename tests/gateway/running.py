@@ -26,11 +26,11 @@ from infra.redis.registry import FINISHED_KEY
 from tests.gateway.peer import Peer, introduce
 from tests.plain_http import PLAIN
 
-SECONDS = 20.0  # for anything that has to come about
+DEADLINE_S = 20.0  # for anything that has to come about
 TEXT = "Hello, world! 🙂 The quick brown fox jumps over the lazy dog. Fine, thank you."
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+async def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> None:
     """Returns when `condition` is true; fails the test with `what` when it does not become so."""
     end = time.monotonic() + seconds
     while not condition():
@@ -89,7 +89,7 @@ class Running:
 
     async def finished(self, count: int) -> list[FinishedRecord]:
         """The records of requests that ended, as soon as there are so many."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + DEADLINE_S
         while True:
             entries: Any = await self.store.xrange(FINISHED_KEY)
             if len(entries) >= count:

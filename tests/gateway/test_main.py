@@ -30,7 +30,7 @@ from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 40.0
+DEADLINE_S = 40.0
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -55,7 +55,7 @@ def start(model: Path, redis_url: str, secret_file: Path) -> Iterator[Start]:
 
 
 def ready(status: Path) -> str:
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         found = json.loads(status.read_text()) if status.exists() else {}
         if found.get("stage") == "ready":
@@ -94,7 +94,7 @@ async def test_a_start_that_loses_its_cancellation_ends_all_the_same(
     served = asyncio.create_task(serve(config, listen("127.0.0.1", 0), StatusFile("")))
     await until(lambda: signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "the server to take signals")
     os.kill(os.getpid(), signal.SIGTERM)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE_S):
         await served
     assert lost.is_set()
 
@@ -109,7 +109,7 @@ async def test_sigterm_lets_an_open_stream_end_and_refuses_others(
     peer = await Peer("decode", redis_url, secret, str(model), lambda *_: [*[letter] * 100, end], step=0.03).start()
     url = await asyncio.to_thread(ready, status)
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=SECONDS, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=PLAIN) as client:
             while (await client.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.02)
             body = {"prompt": "a", "stream": True, "max_tokens": 200}
@@ -140,7 +140,7 @@ def test_an_open_connection_does_not_hold_the_end(start: Start, tmp_path: Path) 
 
 
 def _fails(process: "subprocess.Popen[str]", *words: str) -> None:
-    _, said = process.communicate(timeout=SECONDS)
+    _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 2, said
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "Traceback" not in said, said
@@ -194,7 +194,7 @@ def test_neither_torch_nor_transformers_is_loaded(model: Path) -> None:
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=SECONDS
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=DEADLINE_S
     )
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -31,7 +31,7 @@ from tests.waiting import children, wait_until
 __all__ = ["key_file", "make"]
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 40.0
+DEADLINE_S = 40.0
 BODY = {"prompt": "a", "max_tokens": 40}
 _COUNTED = re.compile(r'^baton:requests_ended_total\{gateway="(.*?)".*outcome="finished"\} (\S+)$', re.MULTILINE)
 STEP_COSTS = StepCosts(step=0.0005, prompt_token=0.01, steps=50, fastest=0.0005)
@@ -55,7 +55,7 @@ async def peer(model: Path, redis_url: str, secret_file: Path) -> AsyncIterator[
 async def gets(url: str, path: str, there: Callable[[httpx.Response], bool], key: str) -> httpx.Response:
     """Asks on new connections until an answer is as wanted."""
     headers = {"authorization": f"Bearer {key}"}
-    end, said = time.monotonic() + SECONDS, "nothing"
+    end, said = time.monotonic() + DEADLINE_S, "nothing"
     while time.monotonic() < end:
         try:
             async with httpx.AsyncClient(base_url=url, timeout=5, verify=PLAIN) as client:
@@ -100,7 +100,7 @@ async def test_two_gateways_are_one_to_their_clients(
         assert {json.loads((tmp_path / f"s.{number}").read_text())["stage"] for number in (0, 1)} == {"ready"}
 
         async def ask(key: str) -> int:
-            async with httpx.AsyncClient(base_url=url, timeout=SECONDS, verify=PLAIN) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=PLAIN) as client:
                 headers = {"authorization": f"Bearer {key}"}
                 return (await client.post("/v1/completions", json=BODY, headers=headers)).status_code
 
@@ -127,7 +127,7 @@ async def test_two_gateways_are_one_to_their_clients(
         assert len(names & _epochs(new)) == 1, "the other one went on, and one was started again"
 
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, SECONDS) == 0
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0
     finally:
         process.kill()
         said = process.communicate(timeout=10)[1]
@@ -147,13 +147,13 @@ def _judged_by_metrics(page: str) -> Counter[str]:
 def _agrees(redis_url: str) -> None:
     """Fails unless the records in Redis, read as the dashboard does, say the same of all and of each tenant."""
     source = Source(redis_url)
-    wait_until(lambda: len(source.read().finished) == sum(JUDGED.values()), "the records of all requests", SECONDS)
+    wait_until(lambda: len(source.read().finished) == sum(JUDGED.values()), "the records of all requests", DEADLINE_S)
     snapshot = source.read()
     source.close()
     assert Counter(record.judged() for record in snapshot.finished) == JUDGED
-    counts = history.glance(snapshot, SECONDS * 10).counts
+    counts = history.glance(snapshot, DEADLINE_S * 10).counts
     assert {outcome.value: count for outcome, count in counts.items() if count} == JUDGED
-    uses = tenants(snapshot, SECONDS * 10)
+    uses = tenants(snapshot, DEADLINE_S * 10)
     assert {tenant: use.requests for tenant, use in uses.items()} == ASKED
     assert {tenant: use.good for tenant, use in uses.items()} == ASKED | {"hasty": 0, "strict": 0}
 
@@ -167,6 +167,6 @@ async def test_a_gateway_that_cannot_start_ends_all(model: Path, redis_url: str,
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", *words, cwd=ROOT, stderr=subprocess.PIPE
     )
-    _, said = await asyncio.wait_for(process.communicate(), SECONDS)
+    _, said = await asyncio.wait_for(process.communicate(), DEADLINE_S)
     assert process.returncode == 2
     assert b"--model" in said and b"Traceback" not in said

@@ -10,7 +10,7 @@ from kernels.rope_and_store import CANDIDATE_CONFIGS, reference, rope_and_store,
 from kernels.tuning import Config
 
 EPS = 1e-6
-LONGEST = 50
+MAX_POSITION = 50
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Step:
         blocks = tokens + 1
         self.query_heads, self.rotated = shape.query_heads, shape.query_heads + shape.kv_heads
         self.heads = torch.randn(tokens, count, shape.dim, device=device).to(dtype)
-        self.positions = torch.randint(LONGEST, (tokens,), device=device)
+        self.positions = torch.randint(MAX_POSITION, (tokens,), device=device)
         self.slots = shape.block + torch.randperm((blocks - 1) * shape.block, device=device)[:tokens]
         turned = shape.dim if shape.turned is None else shape.turned
-        angles = torch.rand(LONGEST, turned // 2, device=device) * 6.3
+        angles = torch.rand(MAX_POSITION, turned // 2, device=device) * 6.3
         self.cos_sin = torch.cat((angles.cos(), angles.sin()), 1) if turned else None
         size = (blocks, shape.kv_heads, 2, shape.block, shape.dim)
         self.pool = torch.full(size, float("nan"), device=device, dtype=dtype)

@@ -11,7 +11,7 @@ from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
 EPS = 1e-6
-LONGEST = 50
+MAX_POSITION = 50
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Step:
         tokens, stored = shape.tokens, shape.latent + shape.rope
         self.shape = shape
         self.down = torch.randn(tokens, shape.first + stored, device=device).to(dtype)
-        self.positions = torch.randint(LONGEST, (tokens,), device=device)
+        self.positions = torch.randint(MAX_POSITION, (tokens,), device=device)
         self.slots = shape.block + torch.randperm(tokens * shape.block, device=device)[:tokens]
-        angles = torch.rand(LONGEST, shape.rope // 2, device=device) * 6.3
+        angles = torch.rand(MAX_POSITION, shape.rope // 2, device=device) * 6.3
         self.cos_sin = torch.cat((angles.cos(), angles.sin()), 1)
         self.weight = torch.randn(shape.latent, device=device)
         self.query_weight = torch.randn(shape.first, device=device) if queries else None

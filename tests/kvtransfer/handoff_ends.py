@@ -24,8 +24,8 @@ from kvtransfer.protocol.prefill_handoff import PrefillHandoff, PrefillHandoffSt
 from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.world import BLOCK_BYTES, Pool, opened
 
-HANDOFFS = 3
-BLOCKS = 4  # of each handoff, in each KV group
+HANDOFF_COUNT = 3
+BLOCKS_PER_GROUP = 4  # of each handoff, in each KV group
 LAYERS = (0, 1)
 
 
@@ -76,7 +76,7 @@ class HandoffEnds:
         self.spec = spec
         self.target = Pool(spec, 64, seed=2)
         self.places = {layer: (at, layer) for at, group in enumerate(spec.groups) for layer in group.layers}
-        self.needed = [handoff_blocks(spec, 4 * BLOCKS - number) for number in range(HANDOFFS)]
+        self.needed = [handoff_blocks(spec, 4 * BLOCKS_PER_GROUP - number) for number in range(HANDOFF_COUNT)]
         # leading blocks of each handoff, by KV group, that the decode side holds already, or does not need
         self.held = [tuple([max(count, each.start) for each in self.needed[at]]) for at, count in enumerate(cached)]
         self.samples = samples
@@ -112,14 +112,14 @@ class HandoffEnds:
         self.unpinned: set[int] = set()
         self.lost = False
         self.begun = self.now
-        for number in range(HANDOFFS):
-            blocks = [number * BLOCKS + 1 + at for at in (2, 0, 1, 3)]
+        for number in range(HANDOFF_COUNT):
+            blocks = [number * BLOCKS_PER_GROUP + 1 + at for at in (2, 0, 1, 3)]
             self.source_blocks[number] = blocks
             self.expected[number] = self.source.content(self.tables(number, blocks))
             held = {layer: self.held[number][group] for group, layer in self.places.values()}
             self.moving[number] = {(layer, at) for layer in LAYERS for at in range(held[layer], len(blocks))}
             what = opened(
-                4 * BLOCKS - number,
+                4 * BLOCKS_PER_GROUP - number,
                 handoff=number,
                 samples=self.samples[number],
                 deadline=self.now + 60,
@@ -148,13 +148,13 @@ class HandoffEnds:
     def grant(self) -> None:
         """Grants the blocks of the handoff that has waited longest, if they are free."""
         key = self.wanted.pop(0)
-        if len(self.free) < BLOCKS:
+        if len(self.free) < BLOCKS_PER_GROUP:
             return
         if key in self.target_blocks or key in self.dropped or key in self.landed:
             return  # its Dropped came first
-        blocks, self.free = self.free[:BLOCKS], self.free[BLOCKS:]
+        blocks, self.free = self.free[:BLOCKS_PER_GROUP], self.free[BLOCKS_PER_GROUP:]
         held = self.held[key.handoff]
-        event(f"granted: held {'none' if not any(held) else 'all' if min(held) == BLOCKS else 'some'}")
+        event(f"granted: held {'none' if not any(held) else 'all' if min(held) == BLOCKS_PER_GROUP else 'some'}")
         fresh = Pool(self.spec, 64, seed=1)  # the prefill side's blocks may be in other use by now
         for group, layer in self.places.values():  # a prefix that is cached here already
             there = self.source_blocks[key.handoff][: held[group]]

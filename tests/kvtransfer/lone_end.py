@@ -25,7 +25,7 @@ from tests.kvtransfer.world import layer
 from tests.network import SECRET
 
 BLOCKS = list(range(1, 256))
-HANDOFFS = 8  # at most
+MAX_HANDOFFS = 8  # at most
 
 
 class LoneEnd(Pair):
@@ -34,7 +34,7 @@ class LoneEnd(Pair):
     def __init__(self, network: Network, config: TransferConfig) -> None:
         super().__init__(network, config)
         self.address = self.inbound.handoff_address
-        self.blocks = dict.fromkeys(range(HANDOFFS), BLOCKS)  # of the other process's handoffs, too
+        self.blocks = dict.fromkeys(range(MAX_HANDOFFS), BLOCKS)  # of the other process's handoffs, too
 
     async def answer(self, order: str, number: int) -> dict[str, Any]:
         """Carries out an order about a handoff."""

@@ -36,8 +36,8 @@ from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
 from tests.network import SECRET
 
-LAYERS = 3
-SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYERS)), 16, 32 << 10),), layout="test", weights="none")
+LAYER_COUNT = 3
+SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYER_COUNT)), 16, 32 << 10),), layout="test", weights="none")
 CONFIG = TransferConfig(frame=128 << 10, window=1 << 20)
 PREFILL, DECODE = "prefill-1", "decode-1"
 PATIENCE_S = 12.0  # a test takes a tenth of it where nothing else runs
@@ -120,7 +120,7 @@ class Pair:
         self.outbound.handle(self.opened(number, blocks, **changes))
 
     def compute(self, number: int) -> None:
-        for place in range(LAYERS):
+        for place in range(LAYER_COUNT):
             self.outbound.handle(LayerReady(number, 0, place, len(self.blocks[number])))
 
     def commit(self, number: int) -> None:

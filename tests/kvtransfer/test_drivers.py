@@ -38,7 +38,7 @@ from kvtransfer.events import (
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.prefill_transfer import PrefillTransfer
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.kvtransfer.pair import CONFIG, LAYERS, PREFILL, SPEC, WAYS, Pair, Way, pair, until
+from tests.kvtransfer.pair import CONFIG, LAYER_COUNT, PREFILL, SPEC, WAYS, Pair, Way, pair, until
 from tests.kvtransfer.world import TOKENS, commit, layer, opened, opening
 from tests.network import KEYS, SECRET
 
@@ -53,11 +53,11 @@ async def test_bytes_move_and_digests_agree(way: Way) -> None:
         await both.unpinned(1)
         (closed,), (landed,) = both.of(Closed), both.of(Landed)
         assert closed.outcome == "accepted" and both.equal(1)
-        assert closed.digests == landed.digests and len(closed.digests) == LAYERS * -(-len(blocks) // 4)
+        assert closed.digests == landed.digests and len(closed.digests) == LAYER_COUNT * -(-len(blocks) // 4)
         assert closed.digest == landed.digest
-        moved = LAYERS * len(blocks) * (32 << 10)
+        moved = LAYER_COUNT * len(blocks) * (32 << 10)
         assert closed.bytes == landed.bytes == moved
-        assert both.target.writes == LAYERS * len(blocks)
+        assert both.target.writes == LAYER_COUNT * len(blocks)
         assert landed.commit.branches == TOKENS.branches
         assert not both.unclosed() and both.outbound.counts().dropped["stray"] == 0
 
@@ -76,14 +76,14 @@ async def test_only_what_is_not_held_moves(way: Way, held: int, early: bool) -> 
         await both.unpinned(1)
         (closed,), (landed,) = both.of(Closed), both.of(Landed)
         assert closed.outcome == "accepted" and both.equal(1)
-        left = [(place, block) for place in range(LAYERS) for block in range(held, len(blocks))]
-        firsts = {(0, place, block) for place in range(LAYERS) for block in range(held, len(blocks), 4)}
+        left = [(place, block) for place in range(LAYER_COUNT) for block in range(held, len(blocks))]
+        firsts = {(0, place, block) for place in range(LAYER_COUNT) for block in range(held, len(blocks), 4)}
         assert set(closed.digests) == set(landed.digests) == firsts
         assert closed.digest == landed.digest == sum(landed.digests.values()) % 2**64
         moved = len(left) * (32 << 10)
         assert closed.bytes == landed.bytes == moved
         assert both.target.writes == len(left) and landed.commit.size == moved
-        assert both.target.payloads == landed.commit.payloads == LAYERS * -(-(7 - held) // 4)
+        assert both.target.payloads == landed.commit.payloads == LAYER_COUNT * -(-(7 - held) // 4)
         assert both.outbound.counts().dropped["stray"] == both.inbound.side.strays == 0
 
 
@@ -104,7 +104,7 @@ def landed(both: Pair, size: int) -> bool:
 async def test_layers_leave_while_later_ones_are_computed(way: Way) -> None:
     async with pair(way) as both:
         both.open(1, list(range(1, 9)))
-        for place in range(LAYERS):
+        for place in range(LAYER_COUNT):
             for upto in (3, 8):
                 both.outbound.handle(LayerReady(1, 0, place, upto))
                 expected = (place * 8 + upto) * (32 << 10)

@@ -24,11 +24,11 @@ from infra.config.transfer import TransferConfig
 from kvtransfer.events import AbortHandoff, Dropped
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
-from tests.kvtransfer.handoff_ends import BLOCKS, HANDOFFS, LAYERS, HandoffEnds
+from tests.kvtransfer.handoff_ends import BLOCKS_PER_GROUP, HANDOFF_COUNT, LAYERS, HandoffEnds
 from tests.kvtransfer.world import SPEC, TOKENS
 
 WINDOWED = KVSpec((structs.replace(SPEC.groups[0], layers=(1,), window=6), KVGroup("full", (0,), 4, 8)), "test", "none")
-NUMBERS = st.integers(0, HANDOFFS - 1)
+NUMBERS = st.integers(0, HANDOFF_COUNT - 1)
 FATES = st.lists(st.sampled_from(["arrive"] * 9 + ["repeat", "repeat", "drop", "delay"]), min_size=1, max_size=10)
 AHEAD = st.lists(st.booleans(), min_size=1, max_size=6)
 TROUBLES = ((), ("cancel",), ("loss",), ("loss", "cancel"))
@@ -47,12 +47,12 @@ class HandoffMachine(RuleBasedStateMachine):
     @initialize(
         window=st.sampled_from([1, 20, 4096]),
         frame=st.sampled_from([1, 16, 64]),
-        line=st.sampled_from([1, HANDOFFS]),
+        line=st.sampled_from([1, HANDOFF_COUNT]),
         streaming=st.booleans(),
         windowed=st.booleans(),
         writes=st.booleans(),
-        cached=st.lists(st.integers(0, BLOCKS), min_size=HANDOFFS, max_size=HANDOFFS),
-        samples=st.lists(st.integers(1, 3), min_size=HANDOFFS, max_size=HANDOFFS),
+        cached=st.lists(st.integers(0, BLOCKS_PER_GROUP), min_size=HANDOFF_COUNT, max_size=HANDOFF_COUNT),
+        samples=st.lists(st.integers(1, 3), min_size=HANDOFF_COUNT, max_size=HANDOFF_COUNT),
         troubles=st.sampled_from(TROUBLES),
         calamities=st.lists(st.tuples(st.sampled_from(CALAMITIES), st.integers(2, 25)), max_size=2),
     )
@@ -78,13 +78,13 @@ class HandoffMachine(RuleBasedStateMachine):
         if streaming and cached[0] % 2:  # else some are granted first
             self.writer_comes()
         if streaming:  # most troubles are worth more when payloads are on the way
-            self.send(0, ["arrive"] * HANDOFFS)
-            self.deliver(HANDOFFS)
+            self.send(0, ["arrive"] * HANDOFF_COUNT)
+            self.deliver(HANDOFF_COUNT)
             while self.ends.wanted:
                 self.grant()
-            self.deliver_back(["arrive"] * HANDOFFS)
-            for number in range(HANDOFFS):
-                self.layer_ready(number, 0, BLOCKS)
+            self.deliver_back(["arrive"] * HANDOFF_COUNT)
+            for number in range(HANDOFF_COUNT):
+                self.layer_ready(number, 0, BLOCKS_PER_GROUP)
 
     def forget_harm(self) -> None:
         """Begins anew with the prefill side's life."""
@@ -94,7 +94,7 @@ class HandoffMachine(RuleBasedStateMachine):
 
     # what the engines do ------------------------------------------------------------------------------------------
 
-    @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS]))
+    @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS_PER_GROUP]))
     def layer_ready(self, number: int, layer: int, upto: int) -> None:
         sender = self.ends.senders.handoffs.get(number)
         if sender is None or (sender.state is not PrefillHandoffState.COMMITTED and sender._going is None):
@@ -106,7 +106,7 @@ class HandoffMachine(RuleBasedStateMachine):
         sender = self.ends.senders.handoffs.get(number)
         if sender is not None and sender._going is None:
             for layer in LAYERS:
-                self.ends.layer_ready(number, layer, BLOCKS)
+                self.ends.layer_ready(number, layer, BLOCKS_PER_GROUP)
             living = [sample for sample in self.ends.samples[number] if sample not in ended] or [0]
             self.ends.branches[number] = [Branch(sample, [7 + sample]) for sample in living]
             first = replace(TOKENS, handoff=number, branches=self.ends.branches[number])
@@ -216,8 +216,8 @@ class HandoffMachine(RuleBasedStateMachine):
 
     def payload_lost(self) -> None:
         """Loses the next payload that leaves; what is before and behind it arrives."""
-        for number in range(HANDOFFS):
-            self.layer_ready(number, 1, BLOCKS)
+        for number in range(HANDOFF_COUNT):
+            self.layer_ready(number, 1, BLOCKS_PER_GROUP)
         if self.ends.lost or self.ends.senders.next_payload() is None:  # not granted yet, or the window is closed
             self.calamities.append(("payload lost", self.steps + 1))
             return
@@ -277,7 +277,7 @@ class HandoffMachine(RuleBasedStateMachine):
             return
         self.troubles = ()
         calm_since = self.ends.now
-        for number in range(HANDOFFS):
+        for number in range(HANDOFF_COUNT):
             self.finish(number, set())
         for _ in range(200):  # 20 s over a link that works
             self.writer_comes()
@@ -291,7 +291,7 @@ class HandoffMachine(RuleBasedStateMachine):
                 break
         assert not self.ends.senders.handoffs, "the sender still has a handoff"
         assert not self.ends.waits(), "the receiver still waits"
-        assert set(self.ends.closed) == self.ends.unpinned == set(range(HANDOFFS))
+        assert set(self.ends.closed) == self.ends.unpinned == set(range(HANDOFF_COUNT))
         for number, end in self.ends.closed.items():
             landed = self.ends.landed.get(HandoffKey(self.ends.prefill, number))
             event(f"sender: {end.outcome} {end.reason}")

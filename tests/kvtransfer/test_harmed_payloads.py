@@ -14,7 +14,18 @@ from kvtransfer.events import (
 )
 from kvtransfer.handoff import HandoffKey
 from tests.kvtransfer.meddler import Fate, Frames, Meddler, drop, header_of
-from tests.kvtransfer.pair import BLOCKS_OF_TWO_PAYLOADS, DECODE, LAYERS, PREFILL, QUICK, WAYS, Way, pair, quick, until
+from tests.kvtransfer.pair import (
+    BLOCKS_OF_TWO_PAYLOADS,
+    DECODE,
+    LAYER_COUNT,
+    PREFILL,
+    QUICK,
+    WAYS,
+    Way,
+    pair,
+    quick,
+    until,
+)
 from tests.kvtransfer.world import layer
 
 
@@ -57,7 +68,7 @@ def another_header(frames: Frames) -> list[Frames]:
     header = header_of(frames)
     assert header is not None
     at = frames.index(encode(header))
-    moved = layer(header.number, (header.layer + 1) % LAYERS, header.first, header.count, offset=header.offset)
+    moved = layer(header.number, (header.layer + 1) % LAYER_COUNT, header.first, header.count, offset=header.offset)
     claimed = {name: getattr(header, name) for name in ("sender", "receiver", "handoff", "size")}
     frames[at] = encode(type(header)(**({name: getattr(moved, name) for name in moved.__struct_fields__} | claimed)))
     return [frames]
@@ -147,7 +158,7 @@ async def test_a_sealed_frame_of_another_session_is_refused() -> None:
         await until(lambda: other._links[DECODE].channel is not None, "it does not join")
         foreign: list[Frames] = []
         theirs = Meddler(other._links[DECODE], {0: lambda frames: foreign.append(frames) or []})  # type: ignore[func-returns-value]
-        for place in range(LAYERS):
+        for place in range(LAYER_COUNT):
             other.handle(LayerReady(7, 0, place, 1))
         await until(lambda: theirs.passed, "nothing leaves")
         meddler._fates[0] = lambda frames: [*foreign, frames]

@@ -10,7 +10,7 @@ from kvtransfer.events import AbortHandoff, Closed, ToPrefillEngine
 from kvtransfer.payload_reader import PayloadReader
 from kvtransfer.protocol.payloads import Payload
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.kvtransfer.pair import CONFIG, LAYERS, SPEC, WAYS, Pair, pair, until
+from tests.kvtransfer.pair import CONFIG, LAYER_COUNT, SPEC, WAYS, Pair, pair, until
 
 PAYLOAD_BLOCKS = 4  # of 32 KiB each, in a payload of `CONFIG.frame`
 
@@ -75,7 +75,7 @@ async def test_each_payload_is_read_once_while_the_one_before_is_sent(handoffs: 
             both.commit(number)
         await both.unpinned(*tables)
         assert all(event.outcome == "accepted" for event in both.of(Closed)) and all(map(both.equal, tables))
-        payloads = LAYERS * sum(-(-len(blocks) // PAYLOAD_BLOCKS) for blocks in tables.values())
+        payloads = LAYER_COUNT * sum(-(-len(blocks) // PAYLOAD_BLOCKS) for blocks in tables.values())
         begun = [place for kind, *(place,) in (each for each in pool.log if each[0] == "begin")]
         assert len(begun) == len(set(begun)) == payloads
         kinds = [each[0] for each in pool.log if each[0] != "probe"]

@@ -22,7 +22,7 @@ from kvtransfer.memory import KVDevices
 from tests.kvtransfer.pair import (
     BLOCKS_OF_TWO_PAYLOADS,
     DECODE,
-    LAYERS,
+    LAYER_COUNT,
     PREFILL,
     QUICK,
     WAYS,
@@ -71,7 +71,7 @@ async def test_a_worker_on_a_gpu_writes_what_it_has_read_into_the_pool_of_a_cpu(
         both.source.devices = cast(KVDevices, object())
         both.run(1, [1, 2, 5])
         await both.unpinned(1)
-        assert both.equal(1) and both.target.writes == 3 * LAYERS
+        assert both.equal(1) and both.target.writes == 3 * LAYER_COUNT
         assert [link.channel.transport for link in both.outbound._links.values() if link.channel] == ["pool"]
 
 

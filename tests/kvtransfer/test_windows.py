@@ -33,9 +33,9 @@ from tests.kvtransfer.world import KEY, TOKENS, layer, opened, to_prefill
 from tests.network import SECRET
 
 WINDOW, SIZE = 64, 4 << 10
-TEXT = 8 * WINDOW
+TEXT_TOKENS = 8 * WINDOW
 WINDOWED = KVSpec((KVGroup("window", (0, 2), 16, SIZE, window=WINDOW), KVGroup("full", (1,), 16, SIZE)), "test", "none")
-BLOCKS = TEXT // 16
+BLOCKS = TEXT_TOKENS // 16
 SEEN = WINDOW // 16
 
 
@@ -57,7 +57,7 @@ async def test_a_prompt_of_eight_windows_moves_one_of_each_layer_that_has_one(he
     try:
         address = inbound.handoff_address
         deadline = time.monotonic() + 60
-        outbound.handle(opened(TEXT, deadline=deadline, blocks=([], tables[1]), decode_address=address))
+        outbound.handle(opened(TEXT_TOKENS, deadline=deadline, blocks=([], tables[1]), decode_address=address))
         outbound.handle(LayerReady(1, 1, 1, BLOCKS // 2))
         outbound.handle(BlocksTaken(1, 0, [0] * (BLOCKS - SEEN) + tables[0]))
         for group, place in ((0, 0), (1, 1), (0, 2)):
@@ -86,7 +86,7 @@ def test_a_window_lands_from_blocks_of_another_size(theirs: int) -> None:
     spec = KVSpec((KVGroup("window", (0,), 32, 32 * 4 * 8 * 4, vectors=4, window=WINDOW),), "test", "none", "fp32")
     other = spec.in_form(WireForm("fp32", theirs))
     assert other is not None
-    tokens = TEXT + 5
+    tokens = TEXT_TOKENS + 5
     receivers = DecodeLinks(CONFIG, DECODE, spec)
     receivers.receive(b"link", open_of(other, tokens), 0, 0.0)
     (ours,), (blocks,) = handoff_blocks(spec, tokens), handoff_blocks(other, tokens)
@@ -108,6 +108,6 @@ def test_a_window_lands_from_blocks_of_another_size(theirs: int) -> None:
 @pytest.mark.parametrize("held", [[0, 0], [BLOCKS - SEEN - 1, 0], [BLOCKS + 1, 0], [BLOCKS - SEEN]])
 def test_a_grant_for_blocks_that_the_window_has_left_is_bad(held: list[int]) -> None:
     senders = PrefillLink(CONFIG, PREFILL, DECODE, WINDOWED)
-    senders.open(opened(TEXT), 0.0)
+    senders.open(opened(TEXT_TOKENS), 0.0)
     (send,) = senders.receive(to_prefill(Grant, held=held, limit=1 << 20), 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Abort) and send.message.reason == "bad_grant"

@@ -18,7 +18,7 @@ from simulation.worker import SimulatedWorker
 from tests.simulation.device import DEVICE, deployment, requests
 
 LOAD_S = 6.0
-LOOKS = 300
+LOOK_COUNT = 300
 
 
 class NoAnswers(PingAnswers):
@@ -64,7 +64,7 @@ def looked_at(simulation: DeploymentSimulation, chance: random.Random) -> Known:
         now = simulation.timeline.now
         found.extend((peer.epoch, *peer.backlog(now)) for peer in simulation.fleet.peers.directory)
 
-    for _ in range(LOOKS):
+    for _ in range(LOOK_COUNT):
         simulation.timeline.at(chance.uniform(0.0, LOAD_S), look)
     return found
 
@@ -86,4 +86,4 @@ def test_outcomes_are_those_of_every_ping(seed: int, monkeypatch: pytest.MonkeyP
     pinged, pinging = DeploymentSimulation(described), random.Random(seed)
     known_of_every_ping = looked_at(pinged, pinging)
     assert outcomes == pinged.run(coming, deaths)
-    assert known == known_of_every_ping and len(known) >= LOOKS
+    assert known == known_of_every_ping and len(known) >= LOOK_COUNT

@@ -27,7 +27,7 @@ from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 
 WORKER_EPOCH, GATEWAY_EPOCH = "worker", "gateway"
-SECONDS = 10.0
+DEADLINE_S = 10.0
 
 
 class Landings:
@@ -93,10 +93,10 @@ class Setting:
 
     async def send(self, message: ToWorker | bytes) -> None:
         data = message if isinstance(message, bytes) else encode(message)
-        await asyncio.wait_for(self.dealer.send(data), SECONDS)
+        await asyncio.wait_for(self.dealer.send(data), DEADLINE_S)
 
     async def receive(self) -> FromWorker:
-        return decode_from_worker(await asyncio.wait_for(self.dealer.recv(), SECONDS))
+        return decode_from_worker(await asyncio.wait_for(self.dealer.recv(), DEADLINE_S))
 
     async def hello(self) -> None:
         await self.send(Hello(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH))

@@ -27,7 +27,7 @@ from worker.role import WorkerParts
 
 SPEC = KVSpec((KVGroup("full", (0, 1), 4, 64),), "layout", "weights")
 WINDOWED = KVSpec((KVGroup("window", (1,), 4, 64, window=6), KVGroup("full", (0, 2), 4, 64)), "layout", "weights")
-VOCABULARY = 200
+VOCABULARY_TOKENS = 200
 SAMPLING, LIMITS = Sampling(1), Limits(10)
 
 
@@ -124,7 +124,9 @@ class Bench:
         self.said = outbox.events
         busy = BusyPage("", 1, lambda threads: None)
         self.life = Life(config, "me", ServerClock(), EngineStatus(), Inbox(10), outbox, busy)
-        self.parts = WorkerParts(self.life, spec, ArrayPool(spec, blocks), VOCABULARY, self.scheduler, self.blocks)
+        self.parts = WorkerParts(
+            self.life, spec, ArrayPool(spec, blocks), VOCABULARY_TOKENS, self.scheduler, self.blocks
+        )
 
     def launch(self, policy: Any, now: float = 1.0) -> StepPlan | None:
         """Plans and starts a step, as the engine loop does."""

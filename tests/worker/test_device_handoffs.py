@@ -46,7 +46,7 @@ from tests.variants import SIZES
 pytestmark = [pytest.mark.interpreted, pytest.mark.timeout(120)]
 SENT, LANDING = [1, 2], [3, 4]
 """Blocks of the prompt in either pool."""
-LOOKS = 50
+LOOK_COUNT = 50
 """Looks of a host until it finds that a GPU has done something: messages take less time."""
 
 
@@ -226,7 +226,7 @@ def races(
     with simulated_device() as device, shared_on_device(), pytest.MonkeyPatch.context() as patch:
         for name, replacement in (patches or {}).items():
             patch.setattr(name, replacement)
-        device.looks, device.forgotten = LOOKS, forgotten
+        device.looks, device.forgotten = LOOK_COUNT, forgotten
         asyncio.run(run(device))
     return device.races
 

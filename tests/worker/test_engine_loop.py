@@ -26,7 +26,7 @@ from worker.events import Emit, Fail
 from worker.mailbox import Inbox, MailboxFull
 from worker.roles.decode import DecodePolicy
 
-SECONDS = 20.0
+DEADLINE_S = 20.0
 
 
 class StepClock(ServerClock):
@@ -78,7 +78,7 @@ def make_loop(
 @pytest.mark.parametrize("depth", [1, 2])
 def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs one sequence at a time: each can start only when a collected step has ended the one before."""
-    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
+    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * DEADLINE_S)
     bench = Bench()
     scheduler = Scheduler(
         bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
@@ -91,7 +91,7 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     inbox.stop()  # ends when everything is done
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
-    thread.join(SECONDS)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive(), "the loop sleeps though there is work"
     tokens = [emitted for event in bench.heard(Emit) for emitted in event.emitted]
     assert sum(len(emitted.token_ids) for emitted in tokens) == 15
@@ -133,7 +133,7 @@ class OneGrammar:
 
 def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else does: the loop would sleep for longer than the test takes."""
-    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
+    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * DEADLINE_S)
     bench = Bench()
     grammar = OneGrammar()
     scheduler = Scheduler(
@@ -145,11 +145,11 @@ def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatc
     inbox.post(structs.replace(job(1), sampling=structs.replace(SAMPLING, grammar="start: /a/")))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
-    assert grammar.asked.wait(SECONDS)
+    assert grammar.asked.wait(DEADLINE_S)
     inbox.stop()  # it drains: what waits for its grammar is waited for
     grammar.done = True
     inbox.wake()
-    thread.join(SECONDS)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive(), "the loop sleeps though the grammar is ready"
     tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
     assert len(tokens) == 5 and not grammar.asked.is_set(), "who has ended is forgotten"
@@ -307,7 +307,7 @@ def test_the_first_answer_of_redis_puts_off_no_measurement(monkeypatch: pytest.M
     loop = make_loop(bench, runner, inbox, clock=clock, idle_steps=idle_steps)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
-    thread.join(SECONDS)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive(), "no second session has begun"
 
 

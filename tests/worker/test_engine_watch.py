@@ -16,13 +16,13 @@ from worker.engine_status import MIN_OVERDUE_S, EngineStatus
 from worker.engine_watch import HUNG_EXIT_STATUS, EngineWatch
 from worker.mailbox import Inbox
 
-BOUND = 60.0
+HANG_BOUND_S = 60.0
 
 
 class Told(list[str]):
     """Looks once a second, and keeps what a watch says instead of ending the process."""
 
-    def __init__(self, status: EngineStatus, bound: float = BOUND) -> None:
+    def __init__(self, status: EngineStatus, bound: float = HANG_BOUND_S) -> None:
         super().__init__()
         self._watch = EngineWatch(status, bound, self.append)
         self._now = 0.0
@@ -86,7 +86,7 @@ def test_a_hang_is_seen_wherever_it_is(depth: int, where: str, doing: str) -> No
     try:
         assert runner.hangs.wait(60)
         told = Told(status)
-        assert not told.after(int(BOUND)) and told.after(2)
+        assert not told.after(int(HANG_BOUND_S)) and told.after(2)
         assert doing in told[0] and "--hang-seconds 60" in told[0]
         assert not Told(status, bound=0.0).after(1000), "0: never"
     finally:

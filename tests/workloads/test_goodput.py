@@ -9,17 +9,17 @@ from workloads.goodput import MAX_DOUBLINGS, Trial, best, search
 from workloads.outcome import RequestOutcome
 from workloads.report import Report, make_report
 
-REQUESTS = 400
+REQUEST_COUNT = 400
 
 
-def report(good: int, requests: int = REQUESTS, seconds: float = 1.0) -> Report:
+def report(good: int, requests: int = REQUEST_COUNT, seconds: float = 1.0) -> Report:
     outcomes = [RequestOutcome(0.0, 0.0, seconds, Timings(1.0 if n < good else 9.0, 9.0, 1)) for n in range(requests)]
     return make_report(outcomes, SLO(5.0, 1.0), server="", model="", load={})
 
 
 def server(capacity: float) -> Callable[[float], Trial]:
     """Every request is good up to `capacity`, half of them above it."""
-    return lambda rate: Trial(rate, report(REQUESTS if rate <= capacity else REQUESTS // 2))
+    return lambda rate: Trial(rate, report(REQUEST_COUNT if rate <= capacity else REQUEST_COUNT // 2))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_server_that_is_never_good_has_no_goodput() -> None:
 
 def test_lower_rates_are_not_tried_where_requests_already_come_one_by_one() -> None:
     """Each takes 9 ms: half of them are late at any rate, and from 11.1/s on fewer than 0.1 are in progress."""
-    trials = list(search(lambda rate: Trial(rate, report(200, seconds=REQUESTS / rate)), 40.0, bisections=3))
+    trials = list(search(lambda rate: Trial(rate, report(200, seconds=REQUEST_COUNT / rate)), 40.0, bisections=3))
     assert [trial.rate for trial in trials] == [40.0, 20.0, 10.0] and best(trials) is None
 
 

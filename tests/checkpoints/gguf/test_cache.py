@@ -14,7 +14,7 @@ from checkpoints.gguf.cache import MIN_AGE_S, REMOVED_PREFIX, hold, trim
 from checkpoints.gguf.unpacking import unpacked
 from tests.checkpoints.gguf.test_unpacking import write_model
 
-DAY = 86400.0
+DAY_S = 86400.0
 HOLDER = """
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from checkpoints.gguf.cache import hold
 print(hold(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
-NOW = 2_000_000_000.0
+NOW_S = 2_000_000_000.0
 
 
 def used(place: Path, name: str, days_ago: float, size: int = 10) -> Path:
@@ -30,27 +30,27 @@ def used(place: Path, name: str, days_ago: float, size: int = 10) -> Path:
     directory = place / name
     directory.mkdir(parents=True)
     (directory / "tokenizer.json").write_bytes(bytes(size))
-    os.utime(directory, (NOW - days_ago * DAY,) * 2)
+    os.utime(directory, (NOW_S - days_ago * DAY_S,) * 2)
     return directory
 
 
 def test_what_was_not_used_for_long_goes(tmp_path: Path) -> None:
     old, new = used(tmp_path, "old", 91), used(tmp_path, "new", 89)
-    assert trim(tmp_path, NOW) == [old] and list(tmp_path.iterdir()) == [new]
+    assert trim(tmp_path, NOW_S) == [old] and list(tmp_path.iterdir()) == [new]
 
 
 def test_the_least_recently_used_go_beyond_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 250)
     kept = [used(tmp_path, name, days, 100) for name, days in (("b", 1), ("d", 2))]
     gone = [used(tmp_path, name, days, 100) for name, days in (("a", 3), ("c", 4))]
-    assert trim(tmp_path, NOW) == gone
+    assert trim(tmp_path, NOW_S) == gone
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
 def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 0)
-    used(tmp_path, "young", 0.9 * MIN_AGE_S / DAY)
-    assert trim(tmp_path, NOW) == []
+    used(tmp_path, "young", 0.9 * MIN_AGE_S / DAY_S)
+    assert trim(tmp_path, NOW_S) == []
 
 
 def test_what_somebody_else_uses_stays_until_they_end(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_what_somebody_else_uses_stays_until_they_end(tmp_path: Path) -> None:
     ) as user:
         assert user.stdin is not None and user.stdout is not None
         assert user.stdout.readline() == "True\n" and directory.stat().st_mtime > time.time() - 60, "it was used now"
-        os.utime(directory, (NOW - 200 * DAY,) * 2)
-        assert trim(tmp_path, NOW) == [] and (directory / "tokenizer.json").is_file()
+        os.utime(directory, (NOW_S - 200 * DAY_S,) * 2)
+        assert trim(tmp_path, NOW_S) == [] and (directory / "tokenizer.json").is_file()
         user.stdin.close()
         user.wait()
-    assert trim(tmp_path, NOW) == [directory] and not list(tmp_path.iterdir())
+    assert trim(tmp_path, NOW_S) == [directory] and not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_is_gone_is_not_held(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_directory_that_is_gone_is_not_held(tmp_path: Path) -> None:
 
 def test_what_was_left_half_removed_goes(tmp_path: Path) -> None:
     used(tmp_path, f"{REMOVED_PREFIX}x", 1)
-    trim(tmp_path, NOW)
+    trim(tmp_path, NOW_S)
     assert not list(tmp_path.iterdir())
 
 

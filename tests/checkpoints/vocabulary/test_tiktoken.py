@@ -20,14 +20,18 @@ PATTERN = (  # as Moonshot's tokenization_kimi.py has it
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-TOKENS = 6000
-SPECIAL = {"[BOS]": TOKENS, "[EOS]": TOKENS + 1, "<|tool_call_begin|>": TOKENS + 3}
+VOCABULARY_TOKENS = 6000
+SPECIAL = {"[BOS]": VOCABULARY_TOKENS, "[EOS]": VOCABULARY_TOKENS + 1, "<|tool_call_begin|>": VOCABULARY_TOKENS + 3}
 
 
 def reference() -> tiktoken.Encoding:
     """As Moonshot's tokenization_kimi.py makes it: reserved tokens where none is listed, up to the vocabulary's end."""
-    reserved = {f"<|reserved_token_{id}|>": id for id in range(TOKENS, TOKENS + 8) if id not in SPECIAL.values()}
-    ranks = {token: rank for rank, token in enumerate(ranked(TOKENS))}
+    reserved = {
+        f"<|reserved_token_{id}|>": id
+        for id in range(VOCABULARY_TOKENS, VOCABULARY_TOKENS + 8)
+        if id not in SPECIAL.values()
+    }
+    ranks = {token: rank for rank, token in enumerate(ranked(VOCABULARY_TOKENS))}
     return tiktoken.Encoding("own", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=SPECIAL | reserved)
 
 
@@ -69,7 +73,7 @@ def test_special_tokens_are_what_the_config_calls_them(ours: Tokenizer) -> None:
     """Others that it lists are tokens, too, and stay in an answer's text."""
     flags = {str(token): token.special for token in ours.get_added_tokens_decoder().values()}
     assert flags["[EOS]"] and flags["<|reserved_token_6002|>"] and not flags["<|tool_call_begin|>"]
-    assert ours.decode([TOKENS, TOKENS + 3]) == "<|tool_call_begin|>"
+    assert ours.decode([VOCABULARY_TOKENS, VOCABULARY_TOKENS + 3]) == "<|tool_call_begin|>"
 
 
 def test_a_type_whose_pattern_is_not_known_is_refused(tmp_path: Path) -> None:

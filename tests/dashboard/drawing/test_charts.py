@@ -7,15 +7,15 @@ from dashboard.reading.figures import timeline
 from dashboard.reading.load_runs import LoadRun
 from tests.dashboard.samples import finished, refused
 
-NOW = 1000.0
+NOW_S = 1000.0
 BUCKETS = timeline(
     [
-        finished(ended_at=NOW - 6),
-        finished(ended_at=NOW - 6, ttft_ms=150.0, good=False),
-        finished(ended_at=NOW, outcome="failed"),
-        refused(ended_at=NOW),
+        finished(ended_at=NOW_S - 6),
+        finished(ended_at=NOW_S - 6, ttft_ms=150.0, good=False),
+        finished(ended_at=NOW_S, outcome="failed"),
+        refused(ended_at=NOW_S),
     ],
-    NOW,
+    NOW_S,
     window=20.0,
     intervals=4,
 )
@@ -42,8 +42,8 @@ def test_latency_has_the_limit_only_where_it_is_near() -> None:
 
 
 def test_a_line_ends_where_there_is_no_request() -> None:
-    ends = [finished(ended_at=NOW - ago) for ago in (0, 4, 14)]  # none in the second of four intervals
-    data = latency_data(timeline(ends, NOW, window=20.0, intervals=4), 5.0, "ttft", 60.0)
+    ends = [finished(ended_at=NOW_S - ago) for ago in (0, 4, 14)]  # none in the second of four intervals
+    data = latency_data(timeline(ends, NOW_S, window=20.0, intervals=4), 5.0, "ttft", 60.0)
     runs: dict[str, list[tuple[float, int]]] = {line: [] for line in ("p50", "p95", "limit")}
     for line, age, run in zip(data["line"], data["age"], data["run"], strict=True):
         runs[line].append((age, run))

@@ -10,18 +10,18 @@ from infra.redis.records import IntervalRecord, TenantUse
 from infra.redis.registry import MAX_FINISHED
 from tests.dashboard.samples import finished, refused
 
-NOW = 50_000.0
-WINDOW = 60.0
+NOW_S = 50_000.0
+WINDOW_S = 60.0
 LIMITS = Objective(100.0, 10.0)
 
 
 def test_each_miss_has_its_reason() -> None:
-    late: dict[str, Any] = {"good": False, "objective": LIMITS, "ended_at": NOW}
-    records = [finished(ended_at=NOW), *[finished(ttft_ms=500.0, **late)] * 3, *[finished(tpot_ms=20.0, **late)] * 2]
-    records += [finished(ttft_ms=500.0, tpot_ms=20.0, **late), refused(9, ended_at=NOW)]
-    records += [finished(outcome="failed", reason="deadline", good=False, ended_at=NOW)]
-    old = finished(ttft_ms=500.0, **late | {"ended_at": NOW - 2 * WINDOW})
-    found = badput(Snapshot(NOW, [], [], [old, *records], {}), WINDOW)
+    late: dict[str, Any] = {"good": False, "objective": LIMITS, "ended_at": NOW_S}
+    records = [finished(ended_at=NOW_S), *[finished(ttft_ms=500.0, **late)] * 3, *[finished(tpot_ms=20.0, **late)] * 2]
+    records += [finished(ttft_ms=500.0, tpot_ms=20.0, **late), refused(9, ended_at=NOW_S)]
+    records += [finished(outcome="failed", reason="deadline", good=False, ended_at=NOW_S)]
+    old = finished(ttft_ms=500.0, **late | {"ended_at": NOW_S - 2 * WINDOW_S})
+    found = badput(Snapshot(NOW_S, [], [], [old, *records], {}), WINDOW_S)
     assert found[:2] == [
         Badput(Outcome.LATE, MISSED_WORDS["ttft"], 3),
         Badput(Outcome.LATE, MISSED_WORDS["tpot"], 2),
@@ -34,30 +34,30 @@ def test_each_miss_has_its_reason() -> None:
 
 
 def test_sums_tell_the_same_when_the_records_have_gone() -> None:
-    kept = [finished(ended_at=NOW, tenant="new")] * MAX_FINISHED
-    one = IntervalRecord("g", NOW - 40, {"late": 2}, {"ttft": 2}, {"deadline": 3}, {"no_workers": 4})
+    kept = [finished(ended_at=NOW_S, tenant="new")] * MAX_FINISHED
+    one = IntervalRecord("g", NOW_S - 40, {"late": 2}, {"ttft": 2}, {"deadline": 3}, {"no_workers": 4})
     state = Snapshot(
-        NOW, [], [], kept, {}, [one, IntervalRecord("h", NOW - 10, tenants={"acme": TenantUse(5, 4, 50, 9)})]
+        NOW_S, [], [], kept, {}, [one, IntervalRecord("h", NOW_S - 10, tenants={"acme": TenantUse(5, 4, 50, 9)})]
     )
-    assert badput(state, WINDOW) == [
+    assert badput(state, WINDOW_S) == [
         Badput(Outcome.REFUSED, "no_workers", 4),
         Badput(Outcome.FAILED, "deadline", 3),
         Badput(Outcome.LATE, MISSED_WORDS["ttft"], 2),
     ]
-    assert tenants(state, WINDOW) == {"acme": TenantUse(5, 4, 50, 9)}
+    assert tenants(state, WINDOW_S) == {"acme": TenantUse(5, 4, 50, 9)}
 
 
 def test_other_limits_judge_the_same_times() -> None:
-    records = [finished(ttft_ms=ms, ended_at=NOW, good=False) for ms in (50.0, 150.0, 250.0)]
-    records += [finished(outcome="failed", good=False, ended_at=NOW), refused(9, ended_at=NOW)]
-    state = Snapshot(NOW, [], [], records, {})
-    assert what_if(state, WINDOW, Objective(200.0)) == WhatIf(2, 4)
-    assert what_if(state, WINDOW, Objective(200.0, 1.0)) == WhatIf(0, 4)
+    records = [finished(ttft_ms=ms, ended_at=NOW_S, good=False) for ms in (50.0, 150.0, 250.0)]
+    records += [finished(outcome="failed", good=False, ended_at=NOW_S), refused(9, ended_at=NOW_S)]
+    state = Snapshot(NOW_S, [], [], records, {})
+    assert what_if(state, WINDOW_S, Objective(200.0)) == WhatIf(2, 4)
+    assert what_if(state, WINDOW_S, Objective(200.0, 1.0)) == WhatIf(0, 4)
 
 
 def test_tenants_are_in_the_order_of_their_tokens() -> None:
     records = [
-        finished(tenant=name, output_tokens=tokens, ended_at=NOW) for name, tokens in (("a", 5), ("b", 900), ("a", 5))
+        finished(tenant=name, output_tokens=tokens, ended_at=NOW_S) for name, tokens in (("a", 5), ("b", 900), ("a", 5))
     ]
-    found = tenants(Snapshot(NOW, [], [], [*records, finished(ended_at=NOW)], {}), WINDOW)
+    found = tenants(Snapshot(NOW_S, [], [], [*records, finished(ended_at=NOW_S)], {}), WINDOW_S)
     assert list(found.items()) == [("b", TenantUse(1, 1, 20, 900)), ("a", TenantUse(2, 2, 40, 10))]

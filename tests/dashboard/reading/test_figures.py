@@ -22,7 +22,7 @@ from infra.redis.records import FinishedRecord, StatsSample
 from infra.redis.worker_load import KVCounts, WorkerLoad
 from tests.dashboard.samples import finished, gateway, in_progress, refused
 
-NOW = 1000.0
+NOW_S = 1000.0
 
 
 def at(ended_at: float, number: int = 1, **changes: Any) -> FinishedRecord:
@@ -45,38 +45,38 @@ def test_the_verdict_is_the_gateways(changes: dict[str, Any], verdict: Outcome) 
 
 
 def test_glance_counts_only_the_window_and_divides_by_the_time_since_its_first_request() -> None:
-    records = [at(NOW - 100), at(NOW - 19.75), at(NOW - 1), at(NOW, good=False), at(NOW, outcome="failed")]
-    records += [refused(ended_at=NOW), refused(ended_at=NOW)]
-    seen = glance(records, NOW, window=60.0)
+    records = [at(NOW_S - 100), at(NOW_S - 19.75), at(NOW_S - 1), at(NOW_S, good=False), at(NOW_S, outcome="failed")]
+    records += [refused(ended_at=NOW_S), refused(ended_at=NOW_S)]
+    seen = glance(records, NOW_S, window=60.0)
     assert list(seen.counts.values()) == [2, 1, 1, 2, 0] and list(seen.counts) == list(Outcome)
     assert seen.goodput == pytest.approx(2 / 20.0)  # the first began 250 ms before its end
     assert (seen.good_share(), seen.judged()) == (0.5, 4), "of those that were accepted"
 
 
 def test_glance_of_one_request_is_no_burst() -> None:
-    assert glance([at(NOW)], NOW, window=60.0).goodput == pytest.approx(1 / 5.0)
+    assert glance([at(NOW_S)], NOW_S, window=60.0).goodput == pytest.approx(1 / 5.0)
 
 
 def test_cancelled_requests_are_no_verdict_on_the_service() -> None:
-    assert glance([at(NOW), at(NOW, outcome="cancelled")], NOW, 60.0).good_share() == 1.0
+    assert glance([at(NOW_S), at(NOW_S, outcome="cancelled")], NOW_S, 60.0).good_share() == 1.0
 
 
 def test_percentiles_are_by_nearest_rank_and_leave_out_what_has_none() -> None:
-    records = [at(NOW, ttft_ms=float(ms), tpot_ms=ms / 10) for ms in range(1, 101)]
-    records += [at(NOW, output_tokens=1, ttft_ms=1.0, tpot_ms=999.0), at(NOW, output_tokens=0, ttft_ms=0.0)]
-    seen = glance(records, NOW, 60.0)
+    records = [at(NOW_S, ttft_ms=float(ms), tpot_ms=ms / 10) for ms in range(1, 101)]
+    records += [at(NOW_S, output_tokens=1, ttft_ms=1.0, tpot_ms=999.0), at(NOW_S, output_tokens=0, ttft_ms=0.0)]
+    seen = glance(records, NOW_S, 60.0)
     assert seen.ttft == Spread(50.0, 95.0, 99.0)  # of 101: the single-token request has a TTFT, the empty one has not
     assert seen.tpot == Spread(5.0, 9.5, 9.9)
 
 
 def test_timeline_covers_the_window_once_and_its_edges_lie_still() -> None:
-    records = [at(NOW - 9.9, 1), at(NOW - 5.0, 2), at(NOW - 0.1, 3), at(NOW + 0.4, 4), at(NOW + 3.0, 5)]
-    early = timeline(records, NOW + 0.5, window=20.0, intervals=4)
+    records = [at(NOW_S - 9.9, 1), at(NOW_S - 5.0, 2), at(NOW_S - 0.1, 3), at(NOW_S + 0.4, 4), at(NOW_S + 3.0, 5)]
+    early = timeline(records, NOW_S + 0.5, window=20.0, intervals=4)
     assert [bucket.age for bucket in early] == [-15.0, -10.0, -5.0, 0.0]
     assert [bucket.counts[Outcome.GOOD] for bucket in early] == [0, 1, 2, 2]
-    late = timeline(records, NOW + 4.9, window=20.0, intervals=4)
+    late = timeline(records, NOW_S + 4.9, window=20.0, intervals=4)
     assert early == late  # the same interval is running
-    assert [b.counts[Outcome.GOOD] for b in timeline(records, NOW + 5.0, 20.0, 4)] == [1, 2, 2, 0]
+    assert [b.counts[Outcome.GOOD] for b in timeline(records, NOW_S + 5.0, 20.0, 4)] == [1, 2, 2, 0]
 
 
 def test_progress() -> None:
@@ -91,21 +91,21 @@ def test_rates_add_the_workers_and_ignore_what_is_old_or_alone() -> None:
             at, "e", "decode", WorkerLoad(prompt_tokens=prompt, output_tokens=output, handoff_bytes=moved)
         )
 
-    first = [sampled(NOW - 60, 0, 0, 0), sampled(NOW - 8, 100, 1000, 0), sampled(NOW - 4, 140, 1400, 4096)]
-    second = [sampled(NOW - 5, 0, 0, 0), sampled(NOW, 0, 50, 0)]
-    assert rates([first, second, [sampled(NOW, 9, 9, 9)], []], NOW) == (10.0, 110.0, 1024.0)
+    first = [sampled(NOW_S - 60, 0, 0, 0), sampled(NOW_S - 8, 100, 1000, 0), sampled(NOW_S - 4, 140, 1400, 4096)]
+    second = [sampled(NOW_S - 5, 0, 0, 0), sampled(NOW_S, 0, 50, 0)]
+    assert rates([first, second, [sampled(NOW_S, 9, 9, 9)], []], NOW_S) == (10.0, 110.0, 1024.0)
 
 
 def test_cached_tokens_are_those_of_the_window_that_were_looked_up() -> None:
     records = [
-        at(NOW - 100, cached_tokens=20),
-        at(NOW - 1),
-        at(NOW, prompt_tokens=60, cached_tokens=0, outcome="cancelled"),
-        at(NOW, prompt_tokens=999, cached_tokens=0, output_tokens=0, outcome="failed"),
+        at(NOW_S - 100, cached_tokens=20),
+        at(NOW_S - 1),
+        at(NOW_S, prompt_tokens=60, cached_tokens=0, outcome="cancelled"),
+        at(NOW_S, prompt_tokens=999, cached_tokens=0, output_tokens=0, outcome="failed"),
     ]
-    seen = glance(records, NOW, window=60.0)
+    seen = glance(records, NOW_S, window=60.0)
     assert (seen.prompt_tokens, seen.cached_tokens, seen.cached_share()) == (80, 16, 0.2)
-    assert glance([], NOW, 60.0).cached_share() is None
+    assert glance([], NOW_S, 60.0).cached_share() is None
 
 
 def test_sharing_is_the_growth_over_the_last_minute() -> None:
@@ -113,9 +113,9 @@ def test_sharing_is_the_growth_over_the_last_minute() -> None:
         counts = KVCounts(queried_tokens=queried, found_tokens=found)
         return StatsSample(at, "e", "decode", WorkerLoad(preemptions=preemptions, kv=counts))
 
-    before, first, last = sampled(NOW - 61, 0, 0, 0), sampled(NOW - 60, 100, 90, 2), sampled(NOW, 400, 130, 7)
-    assert sharing([before, first, sampled(NOW - 9, 100, 90, 3), last], NOW) == (300, 40, 5)
-    assert sharing([before, first], NOW) is None and sharing([], NOW) is None
+    before, first, last = sampled(NOW_S - 61, 0, 0, 0), sampled(NOW_S - 60, 100, 90, 2), sampled(NOW_S, 400, 130, 7)
+    assert sharing([before, first, sampled(NOW_S - 9, 100, 90, 3), last], NOW_S) == (300, 40, 5)
+    assert sharing([before, first], NOW_S) is None and sharing([], NOW_S) is None
 
 
 def test_stages_fill_the_whole_time_and_a_handoff_counts_from_the_end_of_its_prefill() -> None:

@@ -9,7 +9,7 @@ from infra.redis.worker_load import WorkerLoad
 from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
 from tests.dashboard.samples import finished, gateway, worker
 
-NOW = 50_000.0
+NOW_S = 50_000.0
 
 
 def view(role: str, state: str) -> WorkerView:
@@ -19,7 +19,7 @@ def view(role: str, state: str) -> WorkerView:
 def said(
     *views: WorkerView, gateways: tuple[GatewayRecord, ...] = (gateway(),), records: list[FinishedRecord] | None = None
 ) -> str:
-    found = trouble(Snapshot(NOW, views, gateways, records or [], {}))
+    found = trouble(Snapshot(NOW_S, views, gateways, records or [], {}))
     return f"{found.what} {found.help}" if found is not None else ""
 
 
@@ -29,8 +29,8 @@ UNREACHED = Standing(decode=RoleStanding((WorkerStanding("d", usable=False),)))
 
 def test_a_deployment_that_serves_has_no_banner() -> None:
     assert said(*READY) == said(view("decode", "ready")) == said(view("prefill", "ready")) == said() == ""
-    refusals = [finished(outcome="refused", reason="no_workers", ended_at=NOW - 60)] * 9
-    mixed = [*[finished(outcome="refused", ended_at=NOW)] * 9, finished(ended_at=NOW)]
+    refusals = [finished(outcome="refused", reason="no_workers", ended_at=NOW_S - 60)] * 9
+    mixed = [*[finished(outcome="refused", ended_at=NOW_S)] * 9, finished(ended_at=NOW_S)]
     assert said(*READY, records=refusals) == said(*READY, records=mixed) == ""
 
 
@@ -51,11 +51,11 @@ def test_each_reason_has_its_help(
 
 
 def test_refusals_alone_are_trouble_too() -> None:
-    late = [finished(outcome="refused", reason="objective_out_of_reach", ended_at=NOW - 1)] * 5
+    late = [finished(outcome="refused", reason="objective_out_of_reach", ended_at=NOW_S - 1)] * 5
     assert "All 5 requests" in said(*READY, records=late) and "relax `--slo`" in said(*READY, records=late)
 
 
 def test_an_unloaded_model_is_no_trouble() -> None:
-    resting = Snapshot(NOW, (view("decode", "draining"),), (gateway(unloaded="unloaded"),), [], {})
+    resting = Snapshot(NOW_S, (view("decode", "draining"),), (gateway(unloaded="unloaded"),), [], {})
     assert trouble(resting) is None and unloaded(resting).startswith("The model was idle and is unloaded")
-    assert unloaded(Snapshot(NOW, READY, (gateway(),), [], {})) == ""
+    assert unloaded(Snapshot(NOW_S, READY, (gateway(),), [], {})) == ""

@@ -13,7 +13,7 @@ from infra.redis.records import Role
 from tests.e2e.harness.system import System
 from tests.waiting import wait_until
 
-LEAST = 3  # answers that a worker has when it is killed: one could end at this very moment
+MIN_ANSWERS = 3  # answers that a worker has when it is killed: one could end at this very moment
 
 
 def first_tokens(system: System) -> float:
@@ -25,7 +25,7 @@ def sequences(system: System, role: Role) -> dict[str, float]:
     return {one.labels["engine"]: one.value for one in figures if one.labels["role"] == role}
 
 
-def kill_busiest(system: System, role: Role = "decode", least: int = LEAST) -> None:
+def kill_busiest(system: System, role: Role = "decode", least: int = MIN_ANSWERS) -> None:
     """Kills the worker of a role that has most answers in progress; waits until it has `least`.
 
     It is stopped before it is counted for good: else its answers might end between the count and the kill. The gateway
@@ -51,7 +51,7 @@ def kill_busiest(system: System, role: Role = "decode", least: int = LEAST) -> N
 
 
 @contextmanager
-def death_midway(system: System, role: Role = "decode", least: int = LEAST) -> Iterator[None]:
+def death_midway(system: System, role: Role = "decode", least: int = MIN_ANSWERS) -> Iterator[None]:
     """Kills the busiest worker of a role while this context asks: a decode worker not before tokens begin to come."""
     before = first_tokens(system)
 

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 SERVICES = ("prefill_service", "decode_service", "gateway")
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
 """Their configurations in transformers, which each worker reads one of."""
-LARGEST = 1 << 16
+MAX_MESSAGE_BYTES = 1 << 16
 """Bytes of a message."""
 
 
@@ -53,7 +53,7 @@ class Forked:
         self._keeper, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(_server(), [msgspec.json.encode(start)], [theirs.fileno(), log.fileno()])
-        self.pid = int(self._keeper.recv(LARGEST))
+        self.pid = int(self._keeper.recv(MAX_MESSAGE_BYTES))
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -67,7 +67,7 @@ class Forked:
         if self.returncode is None:
             self._keeper.settimeout(timeout)
             try:
-                self.returncode = int(self._keeper.recv(LARGEST))
+                self.returncode = int(self._keeper.recv(MAX_MESSAGE_BYTES))
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
             self._keeper.close()
@@ -110,7 +110,7 @@ def main() -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     with socket.socket(fileno=int(sys.argv[1])) as control:
         while True:
-            message, files, _, _ = socket.recv_fds(control, LARGEST, 2)
+            message, files, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, 2)
             if not message:
                 return 0
             if os.fork() == 0:

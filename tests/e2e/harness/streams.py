@@ -9,14 +9,14 @@ from tests.e2e.harness.golden import tokens_of
 from tests.reference import Golden
 from tests.waiting import patient, wait_until
 
-FIRST = 5
-SECONDS = 60.0  # in which an answer comes, whatever happens
+MIN_TOKENS = 5
+DEADLINE_S = 60.0  # in which an answer comes, whatever happens
 
 
 class Streams:
     def __init__(self, url: str, runs: Sequence[Golden], models: Sequence[str] = ()) -> None:
         """`models` are the runs' own, if the first model that is served is not meant."""
-        self._endpoint = CompletionsClient(url, silence=patient(SECONDS))
+        self._endpoint = CompletionsClient(url, silence=patient(DEADLINE_S))
         self._waiting: Iterator[tuple[Golden, str]] = iter(zip(runs, models or [""] * len(runs), strict=True))
         self._begun: list[tuple[Golden, list[str], threading.Thread]] = []
 
@@ -28,9 +28,9 @@ class Streams:
             thread.start()
 
     def begin_to_flow(self, count: int) -> None:
-        """Begins so many more, and returns when each has some tokens, `FIRST` at least."""
+        """Begins so many more, and returns when each has some tokens, `MIN_TOKENS` at least."""
         self.begin(count)
-        wait_until(lambda: all(len(texts) >= FIRST for _, texts, _ in self._begun), "first tokens")
+        wait_until(lambda: all(len(texts) >= MIN_TOKENS for _, texts, _ in self._begun), "first tokens")
 
     def flowing(self) -> int:
         return sum(thread.is_alive() for _, _, thread in self._begun)
@@ -38,7 +38,7 @@ class Streams:
     def finish(self) -> int:
         """Returns how many have begun, when all of them have ended with the tokens of the reference."""
         for run, texts, thread in self._begun:
-            thread.join(patient(SECONDS))
+            thread.join(patient(DEADLINE_S))
             assert tokens_of("".join(texts)) == run.tokens
         return len(self._begun)
 
@@ -59,4 +59,4 @@ class Streams:
                 return False
             return True
 
-        wait_until(answered, "an answer", SECONDS)
+        wait_until(answered, "an answer", DEADLINE_S)

@@ -13,7 +13,7 @@ from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from engine.start.profiling import PLAIN_SAMPLING, run_largest_chunk
 from tests.engine.adapters.test_golden import adapted_engine
-from tests.engine.start.test_profiling import BLOCK, LONGEST, LoggedPool, config_of
+from tests.engine.start.test_profiling import BLOCK_TOKENS, MAX_PROMPT_TOKENS, LoggedPool, config_of
 from tests.reference import build_model
 from tests.variants import VARIANTS
 
@@ -21,7 +21,7 @@ from tests.variants import VARIANTS
 @pytest.mark.parametrize("backend", ["torch", "native"])
 def test_where_adapters_are_on_the_chunk_has_a_blank_adapter(backend: str, tmp_path: Path) -> None:
     model = build_model(tmp_path / "llama", VARIANTS["llama"]())
-    engine = adapted_engine(model, cpu_backend=backend, max_loras=1, max_lora_rank=8, block_size=BLOCK)
+    engine = adapted_engine(model, cpu_backend=backend, max_loras=1, max_lora_rank=8, block_size=BLOCK_TOKENS)
     adapters = engine.adapters
     assert isinstance(adapters, AdapterSlots)
 
@@ -31,7 +31,7 @@ def test_where_adapters_are_on_the_chunk_has_a_blank_adapter(backend: str, tmp_p
         return replace(engine, pool=pool, attention=engine.backend.attention(engine.model_config, pool.layers))
 
     LoggedPool.works.clear()
-    run_largest_chunk(config_of(30), LONGEST, 1, make)
+    run_largest_chunk(config_of(30), MAX_PROMPT_TOKENS, 1, make)
     (work,) = LoggedPool.works
     assert (work.start, len(work.token_ids)) == (70, 30) and work.adapter
     with pytest.raises(KeyError):

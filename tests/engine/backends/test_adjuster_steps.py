@@ -18,10 +18,10 @@ from engine.plan import PENDING_TOKEN, Work
 from engine.speculation.verify.verification import draft_paths, works_by_row
 from tests.engine.backends.adjusters import ADJUSTERS
 
-STEPS = 16
-MOST = 11
+STEP_COUNT = 16
+MAX_TEXTS_PER_STEP = 11
 """Texts in a step: fewer than there are, so that rows on a device are taken from each other."""
-FEW = 12
+DIFFERENT_TOKENS = 12
 """Different tokens in texts: so they come again, and bad words come to be."""
 
 
@@ -44,7 +44,7 @@ def make_text(draw: random.Random, number: int, vocab: int) -> Text:
     def often(value: object, default: object) -> object:
         return value if draw.random() < 0.5 else default
 
-    ids = range(min(FEW, vocab))
+    ids = range(min(DIFFERENT_TOKENS, vocab))
     prompt = draw.choices(range(vocab), k=draw.randint(1, 20)) + draw.choices(ids, k=3)
     across = tuple((prompt[-1], token, 1) for token in ids)  # none of these has its first token in the output
     words = tuple(tuple(draw.choices(ids, k=draw.randint(1, 4))) for _ in range(draw.choice((0, 3, 60))))
@@ -114,7 +114,7 @@ class Steps:
         draw.shuffle(members)
         if draw.random() < 0.4:
             members = self.members  # as they were: what lasts on a device is used again
-        self.members = members = members[:MOST] or self.texts[:1]
+        self.members = members = members[:MAX_TEXTS_PER_STEP] or self.texts[:1]
         going_on = {text.number for text in members if draw.random() < 0.9 and not text.sampling.grammar}
         for number in [number for number in self.waiting if number not in going_on]:
             self.collect(number)
@@ -168,7 +168,7 @@ class Steps:
     def sample(self, members: list[Text], works: list[Work]) -> None:
         tokens: list[int] = []
         for text, work in zip(members, works, strict=True):
-            drawn = self.draw.choices(range(min(FEW, self.vocab)), k=len(work.samples))
+            drawn = self.draw.choices(range(min(DIFFERENT_TOKENS, self.vocab)), k=len(work.samples))
             text.drawn.append(drawn[0])
             self.waiting[text.number] = text, drawn[0]
             if len(drawn) > 1:  # its branches begin when the host knows their tokens
@@ -192,9 +192,9 @@ def bits(tokens: set[int], vocab: int) -> NDArray[np.int32]:
 def test_all_adjusters_make_the_bits_of_the_formulas(vocab: int, seeds: int) -> None:
     for seed in range(seeds):
         steps = Steps(seed, vocab)
-        for _ in range(STEPS):
+        for _ in range(STEP_COUNT):
             steps.step()
-        assert steps.pending > STEPS
+        assert steps.pending > STEP_COUNT
 
 
 @pytest.mark.parametrize("name", ADJUSTERS)

@@ -32,9 +32,9 @@ from tests.reference import build_model
 from tests.variants import SIZES
 
 pytestmark = pytest.mark.interpreted
-BLOCK: BlockSize = 8
+BLOCK_TOKENS: BlockSize = 8
 ROWS, STEP = 5, 64
-LONGEST = 256
+MAX_PROMPT_TOKENS = 256
 SAMPLINGS = [GREEDY, Sampling(seed=1), Sampling(seed=1, top_k=3, top_p=0.5), Sampling(seed=1, min_p=0.1)]
 ASKED: list[dict[str, Any]] = [
     {"presence_penalty": 0.5},
@@ -52,7 +52,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedEngine:
     directory = build_model(
         tmp_path_factory.mktemp("compiled") / "model", LlamaConfig(**{**SIZES, "num_hidden_layers": 2})
     )
-    settings: dict[str, Any] = dict(block_size=BLOCK, max_sequences=1, max_batch_tokens=1, decode_graphs="off")
+    settings: dict[str, Any] = dict(block_size=BLOCK_TOKENS, max_sequences=1, max_batch_tokens=1, decode_graphs="off")
     settings["dtype"] = "fp16"  # logits that are adjusted are fp32, which samplers are compiled for besides
     return make_engine(directory, cpu_backend="triton", **settings)
 
@@ -63,8 +63,8 @@ class Start:
     def __init__(self, loaded: LoadedEngine, blocks: int, slots: int) -> None:
         self._loaded = loaded
         self._backend = TritonBackend(CUDA, loaded.backend.dtype)
-        config = EngineConfig(model="m", block_size=BLOCK, max_sequences=ROWS, max_batch_tokens=STEP)
-        prompt_steps(config, LONGEST, CUDA, 1, self.engine)
+        config = EngineConfig(model="m", block_size=BLOCK_TOKENS, max_sequences=ROWS, max_batch_tokens=STEP)
+        prompt_steps(config, MAX_PROMPT_TOKENS, CUDA, 1, self.engine)
         tier = HostTier(slots, loaded.pool.spec.groups[0], loaded.backend.device) if slots else None
         engine = self.engine([blocks], tier)
         host_rate(engine, slots)
@@ -78,7 +78,7 @@ class Start:
 
     def engine(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
         own, backend = self._loaded, self._backend
-        config = structs.replace(own.model_config, max_model_len=LONGEST)
+        config = structs.replace(own.model_config, max_model_len=MAX_PROMPT_TOKENS)
         pool = KVPool(own.pool.spec, counts, CUDA, backend.mover, backend.codec, tier)
         attention = backend.attention(config, pool.layers)
         return Engine(backend, own.model, config, pool, attention, backend.launch_depth, None, None)
@@ -93,7 +93,7 @@ class Start:
         """A step of texts that have so many tokens in the pool, and so many new ones."""
         works = []
         for number, (start, new) in enumerate(texts):
-            blocks = ([1] * blocks_for(start + new, BLOCK),)
+            blocks = ([1] * blocks_for(start + new, BLOCK_TOKENS),)
             text = [1] * (start + new) if sampling.looks_back else None
             works.append(Work(number, start, [1] * new, blocks, sampling, samples, 0, text, start + new))
         works[0] = structs.replace(works[0], prompt_rows=prompt_rows)
@@ -104,7 +104,7 @@ class Start:
         """Blocks of a layer leave and land, as they are, by way of each codec, and from GPU to GPU."""
         self.pool.write(0, layer, blocks, self.pool.read(0, layer, blocks))
         for codec in CODECS:
-            form = WireForm(self.pool.spec.dtype, BLOCK, codec)
+            form = WireForm(self.pool.spec.dtype, BLOCK_TOKENS, codec)
             self.pool.convert(PayloadConversion(form, 0, layer, blocks, 0, 0), self.pool.read(0, layer, blocks, codec))
         devices = self.pool.devices
         assert devices is not None
@@ -120,7 +120,7 @@ def serve(worker: Start) -> None:
         for rows in range(1, ROWS + 1):
             worker.step(*[(30 * row, 1) for row in range(1, rows + 1)], sampling=sampling)
         worker.step((200, 1), (9, 1), (0, 17), (40, 22), sampling=sampling)
-    worker.step((LONGEST - 40, 40))
+    worker.step((MAX_PROMPT_TOKENS - 40, 40))
     for count in (1, 2, 7):
         worker.step((0, 20), (0, 7), prompt_rows=PromptRows(1, [1] * count, 3))
     for count in (1, 2, 3):

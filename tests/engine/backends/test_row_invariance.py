@@ -22,7 +22,7 @@ from tests.reference import build_model, make_prompts
 from tests.variants import VARIANTS
 
 NEW_TOKENS = 6
-PROMPT = 150
+PROMPT_TOKENS = 150
 VOCABULARY = 1000
 SMALL: dict[str, Any] = dict(
     vocab_size=VOCABULARY,
@@ -105,7 +105,7 @@ class Watched:
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_answers_logits_are_the_same_bits_in_any_chunks_and_company(count: int, model: Path) -> None:
     """Neighbours have prompts of all lengths, join at other times, and so share steps of chunks and of decodes."""
-    own = make_prompts([PROMPT], VOCABULARY)
+    own = make_prompts([PROMPT_TOKENS], VOCABULARY)
     torch.set_num_threads(1)
     watched = Watched(model)
     expected = watched.answer(own, 512)
@@ -121,7 +121,7 @@ def test_an_answers_logits_are_the_same_bits_in_any_chunks_and_company(count: in
 
 
 def test_the_size_of_blocks_changes_no_bit(model: Path) -> None:
-    own = make_prompts([PROMPT], VOCABULARY)
+    own = make_prompts([PROMPT_TOKENS], VOCABULARY)
     expected = Watched(model).answer(own, 512)
     for block_size in (8, 32, 64):
         assert torch.equal(Watched(model, block_size).answer(own, 64), expected), block_size
@@ -129,7 +129,7 @@ def test_the_size_of_blocks_changes_no_bit(model: Path) -> None:
 
 def test_threads_that_come_and_go_within_a_step_change_no_bit(model: Path) -> None:
     """As workers of one host divide its cores anew at each layer."""
-    own = make_prompts([PROMPT], VOCABULARY)
+    own = make_prompts([PROMPT_TOKENS], VOCABULARY)
     expected = Watched(model).answer(own, 64)
 
     def on_layer(plan: StepPlan, group: int, layer: int) -> None:

@@ -16,7 +16,7 @@ from engine.backends.triton.scorer import TritonScorer
 from launcher.devices.gpus import visible_gpus
 
 DEVICE = "cuda" if visible_gpus() else "cpu"
-ERROR = 2.0**-20
+MAX_ERROR = 2.0**-20
 """A log-probability is -16 or more here: half a unit of it, and four of each exponential that is summed up."""
 
 
@@ -66,8 +66,8 @@ def test_scores_are_those_of_the_definition(scorer: Scorer, vocab: int, top: int
     for row, token, told in zip(rows, tokens, scores_of(words.numpy(), top), strict=True):
         logprob, rank, ids, logprobs = exact(logits, row, token, top)
         assert (told.rank, [id for id, _ in told.top]) == (rank, ids)
-        assert told.logprob == pytest.approx(logprob, abs=ERROR)
-        assert [value for _, value in told.top] == pytest.approx(logprobs, abs=ERROR)
+        assert told.logprob == pytest.approx(logprob, abs=MAX_ERROR)
+        assert [value for _, value in told.top] == pytest.approx(logprobs, abs=MAX_ERROR)
 
 
 def test_without_rows_each_token_has_its_own(scorer: Scorer) -> None:

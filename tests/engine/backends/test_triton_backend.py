@@ -34,7 +34,7 @@ from tests.variants import SIZES, VARIANTS
 CPU = torch.device("cpu")
 DEVICE = "cuda" if visible_gpus() else "cpu"
 NEW_TOKENS = 3
-SEEN = -1
+OVERWRITTEN = -1
 """Put over a block table: what is sent again shows."""
 
 
@@ -161,26 +161,36 @@ def test_tables_change_where_they_differ() -> None:
         [[1, 2, 8, 0], [7, 9, 0, 0], [3, 3, 3, 3]],
         [[0, 4, 0, 0], [0, 3, 1, 0], [9, 0, 0, 0]],
     ]
-    tables.tensor[:] = SEEN
+    tables.tensor[:] = OVERWRITTEN
     tables.update([0, 1], [(grown, [0, 4]), (grown, [0, 3, 2])])
     assert tables.tensor[0, 0, :2].tolist() == [7, 9]
-    assert tables.tensor[0, 1].tolist() == tables.tensor[1, 0].tolist() == [SEEN] * 4
-    assert tables.tensor[1, 1].tolist() == [SEEN, SEEN, 2, SEEN], "what is not new is not sent"
+    assert tables.tensor[0, 1].tolist() == tables.tensor[1, 0].tolist() == [OVERWRITTEN] * 4
+    assert tables.tensor[1, 1].tolist() == [OVERWRITTEN, OVERWRITTEN, 2, OVERWRITTEN], "what is not new is not sent"
 
 
 def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
     inputs = DecodeInputs(4, 8, 16, CPU, 2, 1)
     works = [Work(number, 20, [number], ([number, 10 + number],), GREEDY) for number in (1, 2, 3, 4)]
     inputs.fill(works, 4, None)
-    inputs.block_tables(4, 0).fill_(SEEN)
+    inputs.block_tables(4, 0).fill_(OVERWRITTEN)
     inputs.fill([works[0], works[2], works[3]], 4, None)  # the second has ended: the last one takes its row
-    assert inputs.block_tables(4, 0)[:, :2].tolist() == [[SEEN, SEEN], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.block_tables(4, 0)[:, :2].tolist() == [
+        [OVERWRITTEN, OVERWRITTEN],
+        [4, 14],
+        [OVERWRITTEN, OVERWRITTEN],
+        [OVERWRITTEN, OVERWRITTEN],
+    ]
     assert inputs.token_ids(4).tolist() == [1, 4, 3, 0]
     assert inputs.slots(4, 0).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, PADDING_SLOT]
     assert inputs.order(3).tolist() == [0, 2, 1]
     late = Work(5, 20, [PENDING_TOKEN], ([5, 15],), GREEDY)
     inputs.fill([works[2], works[3], late], 4, Sampled(torch.tensor([70]), [late]))  # the first: a new one does
-    assert inputs.block_tables(4, 0)[:, :2].tolist() == [[5, 15], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
+    assert inputs.block_tables(4, 0)[:, :2].tolist() == [
+        [5, 15],
+        [4, 14],
+        [OVERWRITTEN, OVERWRITTEN],
+        [OVERWRITTEN, OVERWRITTEN],
+    ]
     assert inputs.token_ids(4).tolist() == [70, 4, 3, 0] and inputs.order(3).tolist() == [2, 1, 0]
 
 

@@ -22,10 +22,10 @@ BLOCKS = range(6, 19)
 SLOTS = [0, 2, 4, 8, 20]
 LEAST = [0, 0, 0, 2, 99]
 CHOICE = st.integers(0, len(OPERATIONS) - 1)
-STEPS = 50
+STEPS_PER_EXAMPLE = 50
 """Of one example."""
 
-EXAMPLES = 100
+MAX_EXAMPLES = 100
 
 
 class BlocksMachine(RuleBasedStateMachine):
@@ -54,7 +54,7 @@ class BlocksMachine(RuleBasedStateMachine):
 
 
 TestBlocksMachine = BlocksMachine.TestCase
-TestBlocksMachine.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
+TestBlocksMachine.settings = settings(max_examples=MAX_EXAMPLES, stateful_step_count=STEPS_PER_EXAMPLE, deadline=None)
 
 
 def random_examples(first: int, count: int) -> Counter[str]:
@@ -65,7 +65,7 @@ def random_examples(first: int, count: int) -> Counter[str]:
         shapes, ahead = draw.choice(SHAPES), draw.choice(AHEAD)
         model = BlocksModel(shapes, draw.choice(BLOCKS), draw.choice(SLOTS), draw.choice(LEAST), ahead)
         try:
-            for _ in range(STEPS):
+            for _ in range(STEPS_PER_EXAMPLE):
                 model.act(draw.randrange(len(OPERATIONS)), draw.randrange(60), draw.randrange(6), draw.randrange(256))
             model.finish()
         except Exception as error:
@@ -76,7 +76,7 @@ def random_examples(first: int, count: int) -> Counter[str]:
 
 
 def test_everything_that_the_manager_can_do_happens() -> None:
-    happened = random_examples(0, EXAMPLES)
+    happened = random_examples(0, MAX_EXAMPLES)
     names = {*OPERATIONS, "land", "hit", "partial hit", "whole hit", "hit in this step", "hit in the host tier"}
     names |= {"ill", "prompt failed", "kept", "duplicate", "exchange", "no room to begin", "no room to grow"}
     names |= {"evicted", "copied", "spilled", "returned"}  # the manager's own counters
@@ -87,9 +87,9 @@ def main(steps: int) -> None:
     """So many random steps, in process."""
     begun = time.perf_counter()
     happened: Counter[str] = Counter()
-    for first in range(0, steps // STEPS, 1000):
-        happened += random_examples(first, min(1000, steps // STEPS - first))
-    print(f"{happened['steps']} steps in {steps // STEPS} examples, {time.perf_counter() - begun:.0f} s")
+    for first in range(0, steps // STEPS_PER_EXAMPLE, 1000):
+        happened += random_examples(first, min(1000, steps // STEPS_PER_EXAMPLE - first))
+    print(f"{happened['steps']} steps in {steps // STEPS_PER_EXAMPLE} examples, {time.perf_counter() - begun:.0f} s")
     for name, times in happened.most_common():
         print(f"{name:24}{times:10}")
 

@@ -48,7 +48,7 @@ class Answer(NamedTuple):
         return TOKENIZER.decode_bytes(ids).decode()
 
 
-LOOK = 0.5  # s that a batch waits for a grammar before it looks again, as an engine loop does
+LOOK_PERIOD_S = 0.5  # s that a batch waits for a grammar before it looks again, as an engine loop does
 NOTHING = Answer([], None, "", 0)
 TOKENIZER = read_tokenizer(DEMO, VOCABULARY)
 CLOSING = tuple(
@@ -135,7 +135,7 @@ class Batch:
         for each in asked:
             ids = each.id, each.sampling.grammar, each.tokens, each.prompt_tokens
             while not self._preparation.ready(*ids):
-                self._woken.wait(LOOK)
+                self._woken.wait(LOOK_PERIOD_S)
                 self._woken.clear()
 
     def turn(self) -> bool:
@@ -156,7 +156,7 @@ class Batch:
         load = self.scheduler.load()
         left = load.running + load.waiting > 0
         if left and not flying:
-            self._woken.wait(LOOK)
+            self._woken.wait(LOOK_PERIOD_S)
         return flying > 0 or left
 
     def run(self) -> list[Answer]:

@@ -11,7 +11,7 @@ from tests.engine.grammars.schemas import REGEXES, SCHEMAS
 from tests.engine.grammars.validity import wrong_json, wrong_text
 from tests.engine.test_golden import make_engine
 
-MOST = 1500  # tokens of an answer; all end before
+MAX_ANSWER_TOKENS = 1500  # tokens of an answer; all end before
 GREEDY, DRAWN = 0.0, 1.0
 
 
@@ -35,7 +35,7 @@ def test_all_answers_are_what_was_asked_for(backend: str, model: Path) -> None:
         for seed in range(seeds):
             asked += [grammar_sampling(of_json_schema(schema), seed, temperature) for schema in SCHEMAS.values()]
             asked += [grammar_sampling(of_regex(regex), seed, temperature) for regex in REGEXES]
-    answers = ask_all(engine, model, asked, MOST)
+    answers = ask_all(engine, model, asked, MAX_ANSWER_TOKENS)
     wrong: dict[tuple[int, str], str] = {}
     each = len(SCHEMAS) + len(REGEXES)
     for start in range(0, len(answers), each):

@@ -17,7 +17,7 @@ from gateway.grammar.texts import of_choices
 from tests.engine.grammars.answering import ENDS, PROMPT, TOKENIZER, Batch, grammar_sampling, masks_of, random_model
 from tests.engine.test_golden import make_engine
 
-SECONDS = 30.0
+DEADLINE_S = 30.0
 SLOW, QUICK = of_choices(["slow"]), of_choices(["quick", "quicker"])
 
 
@@ -31,7 +31,7 @@ class Gate:
     def __call__(self, tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
         if "slow" in grammar:
             self.entered.set()
-            assert self.open.wait(SECONDS)
+            assert self.open.wait(DEADLINE_S)
         self.compiled.append(grammar)
         return compiled(tokenizer, grammar)
 
@@ -50,13 +50,13 @@ class Watched(Preparation):
     def __init__(self) -> None:
         self.woken = threading.Semaphore(0)
         super().__init__(lambda: TOKENIZER, self.woken.release)
-        assert self.woken.acquire(timeout=SECONDS), "the tokenizer is read"
+        assert self.woken.acquire(timeout=DEADLINE_S), "the tokenizer is read"
 
     def asks(self, sequence: int, grammar: str) -> bool:
         return self.ready(sequence, grammar, list(PROMPT), len(PROMPT))
 
     def waits(self) -> None:
-        assert self.woken.acquire(timeout=SECONDS)
+        assert self.woken.acquire(timeout=DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_others_go_on_while_a_grammar_is_compiled(output: int, gate: Gate, engin
 def test_what_ends_before_its_turn_is_not_compiled(gate: Gate) -> None:
     watched = Watched()
     assert not watched.asks(1, SLOW) and not watched.asks(2, of_choices(["cancelled"])) and not watched.asks(3, QUICK)
-    assert gate.entered.wait(SECONDS)
+    assert gate.entered.wait(DEADLINE_S)
     watched.forget(2)
     watched.forget(1)
     gate.open.set()
@@ -118,13 +118,13 @@ def test_a_grammar_without_end_fails_alone(gate: Gate, monkeypatch: pytest.Monke
     """Its thread is left to itself; those behind it are prepared by another."""
     watched = Watched()
     assert not watched.asks(1, SLOW) and not watched.asks(2, QUICK)
-    assert gate.entered.wait(SECONDS)
+    assert gate.entered.wait(DEADLINE_S)
     monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", 0.0)
     assert watched.asks(1, SLOW), "its step will say why it fails"
     watched.waits()
     assert watched.known(2) is not None and watched.known(1) is None
     watched.forget(1)
-    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", SECONDS)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", DEADLINE_S)
     gate.open.set()
     assert not watched.asks(4, SLOW)
     watched.waits()

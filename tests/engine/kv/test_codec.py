@@ -43,7 +43,7 @@ BLOCK_CODECS: dict[str, BlockCodec] = {
     "triton": TritonCodec(),
 }
 DECODERS = ("native", "torch", "device")
-SIZES = (8, 16, 32, 64)
+BLOCK_SIZES = (8, 16, 32, 64)
 POISON = -12345.0
 CODECS: tuple[CodecName, ...] = ("fp8", "int8")
 
@@ -190,8 +190,8 @@ def arrivals(draw: st.DrawFn) -> Arrival:
         draw(number),
         draw(number),
         draw(st.sampled_from(codecs)),
-        draw(st.sampled_from(SIZES)),
-        draw(st.sampled_from(SIZES)),
+        draw(st.sampled_from(BLOCK_SIZES)),
+        draw(st.sampled_from(BLOCK_SIZES)),
         draw(numbers)[: draw(st.integers(1, 4))],
         [NULL_BLOCK] * hidden + table[hidden:],
         draw(st.integers(0, 3)),

@@ -23,13 +23,13 @@ ATTENTION = LatentAttention(
     heads=4, query_rank=0, latent_rank=LATENT, rope_dim=KEY, nope_dim=4, value_dim=4, scale=0.5, rope=Rope(dim=KEY)
 )
 CONFIG = structs.replace(dense(1), layers=(LayerConfig(ATTENTION, dense().layers[0].mlp),))
-LARGER = 16  # times as large as a latent vector are keys
+KEY_MAGNIFICATION = 16  # times as large as a latent vector are keys
 
 
 def drawn(blocks: int, block: int, dtype: torch.dtype) -> Tensor:
     """Draws `[blocks, 1, block, width]` with keys that are many times as large as what stands before them."""
     layer = torch.randn((blocks, 1, block, LATENT + KEY), generator=torch.Generator().manual_seed(3))
-    layer[..., LATENT:] *= LARGER
+    layer[..., LATENT:] *= KEY_MAGNIFICATION
     return layer.to(dtype)
 
 

@@ -17,7 +17,7 @@ from engine.kv.spec import make_spec
 from engine.model.cut import cut_config
 from engine.parallel.shard import Shard
 from tests.engine.kv.peer_memory import shared_on_device
-from tests.engine.kv.test_rank_pools import COUNT, SOURCES, TARGETS, WHOLE, config_of
+from tests.engine.kv.test_rank_pools import BLOCK_COUNT, SOURCES, TARGETS, WHOLE, config_of
 from tests.engine.simulated_device import CUDA
 from tests.engine.simulated_torch import simulated_device
 
@@ -30,7 +30,7 @@ def pools_of(name: str, ranks: int, kv_dtype: KVDtype = "auto") -> tuple[RankPoo
     for rank in range(ranks):
         spec = make_spec(cut_config(config, Shard(rank, ranks)), torch.float32, 8, "w", kv_dtype)
         own = pools[0] if pools else None
-        pools.append(KVPool(spec, [COUNT], CUDA, ReferenceMover(), ReferenceCodec(), own=own))
+        pools.append(KVPool(spec, [BLOCK_COUNT], CUDA, ReferenceMover(), ReferenceCodec(), own=own))
     whole = RankPools(pools, make_spec(config, torch.float32, 8, "w", kv_dtype))
     assert whole.devices is not None
     return whole, whole.devices
@@ -61,7 +61,7 @@ def check(name: str, widths: tuple[int, int], kv_dtype: KVDtype) -> None:
         for layer in group.layers:
             content = torch.randint(0, 256, (len(SOURCES) * group.block_bytes,), dtype=torch.uint8)
             source.write(0, layer, SOURCES, [content.numpy().tobytes()])
-        before = b"".join(target.begin_read(0, 1, list(range(1, COUNT)))())
+        before = b"".join(target.begin_read(0, 1, list(range(1, BLOCK_COUNT)))())
         peer = senders.opened(receivers.offered(), target.counts)
         digests = [digest_of(peer.write(0, 1, first, SOURCES[first:], TARGETS[first:])) for first in (2, 0)]
         assert digests[0] != digests[1]
@@ -71,7 +71,7 @@ def check(name: str, widths: tuple[int, int], kv_dtype: KVDtype) -> None:
             b"".join(pools.begin_read(0, 1, own)()) for pools, own in ((source, SOURCES), (target, TARGETS))
         )
         assert landed == sent != bytes(len(sent))
-        others = [block for block in range(1, COUNT) if block not in TARGETS]
+        others = [block for block in range(1, BLOCK_COUNT) if block not in TARGETS]
         assert not any(b"".join(target.begin_read(0, 1, others)())) and not any(before)
         assert not any(b"".join(target.begin_read(0, 0, TARGETS)())), "another layer was written"
         for pool in target._pools:
@@ -85,6 +85,6 @@ def test_pools_that_no_gpu_reaches_or_of_other_groups_are_refused() -> None:
         with pytest.raises(RankError, match="no way"):
             devices.opened(devices.offered(), pools.counts)
         with pytest.raises(RankError, match="other KV groups"):
-            devices.opened(devices.offered(), (COUNT, COUNT))
+            devices.opened(devices.offered(), (BLOCK_COUNT, BLOCK_COUNT))
         with pytest.raises(RankError, match="described badly"):
             devices.opened(b"\x90", pools.counts)

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from engine.kv.landing_order import LandingOrder
 from engine.plan import Work
 
-BLOCK = 4
+BLOCK_TOKENS = 4
 TABLES = {1: [1, 2, 3], 2: [4, 5, 6], 3: [7, 8, 9]}
 MIRRORED = {1: [9, 8, 7], 2: [6, 5, 4], 3: [3, 2, 1]}
 """Blocks in the second group: numbers that others have in the first."""
 
 
 def work(sequence: int, start: int, tokens: int = 1) -> Work:
-    count = (start + tokens - 1) // BLOCK + 1
+    count = (start + tokens - 1) // BLOCK_TOKENS + 1
     return Work(sequence, start, [0] * tokens, (TABLES[sequence][:count], MIRRORED[sequence][:count]))
 
 
 def test_a_step_waits_once_for_its_own_sequences() -> None:
-    order: LandingOrder[str] = LandingOrder(BLOCK, 2)
+    order: LandingOrder[str] = LandingOrder(BLOCK_TOKENS, 2)
     assert order.of_step([work(1, 7)]) is None, "nothing has landed"
     order.landed(0, [4, 5], "layer 0")
     order.landed(0, [4, 5], "layer 1")
@@ -34,7 +34,7 @@ def test_a_step_waits_once_for_its_own_sequences() -> None:
 
 
 def test_who_comes_back_is_looked_at_again() -> None:
-    order: LandingOrder[str] = LandingOrder(BLOCK, 2)
+    order: LandingOrder[str] = LandingOrder(BLOCK_TOKENS, 2)
     order.landed(0, [9], "another's")
     assert order.of_step([work(1, 8)]) is None
     order.landed(0, [1], "what it has left meanwhile")
@@ -43,7 +43,7 @@ def test_who_comes_back_is_looked_at_again() -> None:
 
 
 def test_a_number_means_another_block_in_each_group() -> None:
-    order: LandingOrder[str] = LandingOrder(BLOCK, 2)
+    order: LandingOrder[str] = LandingOrder(BLOCK_TOKENS, 2)
     order.landed(1, [1, 2], "the third's")
     assert order.of_step([work(1, 7)]) is None, "those are another group's"
     order.landed(0, [4], "the second's")
@@ -52,7 +52,7 @@ def test_a_number_means_another_block_in_each_group() -> None:
 
 
 def test_moves_and_whoever_touches_any_block() -> None:
-    order: LandingOrder[str] = LandingOrder(BLOCK, 2)
+    order: LandingOrder[str] = LandingOrder(BLOCK_TOKENS, 2)
     order.landed(0, [1, 2], "first")
     order.landed(0, [2, 3], "second")
     assert order.of_blocks([[1, 4], [2]]) == "first"
@@ -72,7 +72,7 @@ Events = st.lists(
 @given(Events)
 def test_whatever_a_step_touches_was_waited_for(events: Sequence[list[int] | tuple[int, set[int]]]) -> None:
     """Nothing lands in blocks of a sequence that runs, which is in the step before or in the next one."""
-    order: LandingOrder[int] = LandingOrder(BLOCK, 2)
+    order: LandingOrder[int] = LandingOrder(BLOCK_TOKENS, 2)
     waited = 0
     landed = dict.fromkeys([(group, block) for group in range(2) for block in range(1, 10)], 0)  # each one's newest
     starts = dict.fromkeys(TABLES, 5)

@@ -14,10 +14,10 @@ from engine.kv.pages_ahead import PagesAhead
 
 LAYERS, BLOCKS, BLOCK_BYTES = 3, 4096, 1 << 13
 LAYER_BYTES = BLOCKS * BLOCK_BYTES
-AHEAD = 6 << 20  # 256 blocks of all layers
+BYTES_AHEAD = 6 << 20  # 256 blocks of all layers
 
 
-def make(ahead: int = AHEAD) -> tuple[mmap.mmap, PagesAhead]:
+def make(ahead: int = BYTES_AHEAD) -> tuple[mmap.mmap, PagesAhead]:
     memory = mmap.mmap(-1, LAYERS * LAYER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)  # so that pages are counted one by one
     return memory, PagesAhead(memory, LAYERS, BLOCKS, BLOCK_BYTES, ahead)

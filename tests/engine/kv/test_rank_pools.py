@@ -20,7 +20,7 @@ from engine.model.rope import Rope
 from engine.parallel.shard import Shard
 from tests.engine.configs import attention, dense
 
-COUNT = 12
+BLOCK_COUNT = 12
 SOURCES, TARGETS = [3, 4, 5, 9, 2], [7, 1, 2, 3, 11]
 WHOLE: dict[str, HeadAttention | LatentAttention] = {
     "4 KV heads": attention(4, 4, 4),
@@ -39,7 +39,7 @@ def config_of(name: str) -> ModelConfig:
 
 def make_pool(config: ModelConfig, block_tokens: int, kv_dtype: KVDtype = "auto", seed: int | None = None) -> KVPool:
     spec = make_spec(config, torch.float32, block_tokens, "w", kv_dtype)
-    pool = KVPool(spec, [COUNT], torch.device("cpu"), ReferenceMover(), ReferenceCodec())
+    pool = KVPool(spec, [BLOCK_COUNT], torch.device("cpu"), ReferenceMover(), ReferenceCodec())
     if seed is not None:
         for number, layer in enumerate(pool.layers):
             values = torch.randn(layer[1:].shape, generator=torch.Generator().manual_seed(seed + number))

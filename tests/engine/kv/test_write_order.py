@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from engine.kv.write_order import MAX_EVENTS_PER_LAYER, WriteOrder
 
-BLOCKS = 6
+BLOCK_COUNT = 6
 
 
 def test_a_step_behind_is_not_waited_for() -> None:
-    order: WriteOrder[str] = WriteOrder(2, [BLOCKS])
+    order: WriteOrder[str] = WriteOrder(2, [BLOCK_COUNT])
     assert order.before(0, 0, [1]) is None, "nothing was ever written"
     order.begin([[1, 2]])
     assert order.before(0, 0, [1]) is None, "it is not known to be enqueued"
@@ -29,7 +29,7 @@ def test_a_step_behind_is_not_waited_for() -> None:
 
 
 def test_a_number_means_another_block_in_each_group() -> None:
-    order: WriteOrder[str] = WriteOrder(2, [BLOCKS, 2])  # layer 1 is the second group's
+    order: WriteOrder[str] = WriteOrder(2, [BLOCK_COUNT, 2])  # layer 1 is the second group's
     order.begin([[4], [1]])
     order.recorded([0, 1], "step 1")
     order.begin([[5, 1], []])
@@ -38,17 +38,17 @@ def test_a_number_means_another_block_in_each_group() -> None:
     assert order.before(0, 0, [1]) == "step 2"
 
 
-Written = st.tuples(*[st.lists(st.integers(0, BLOCKS - 1), max_size=3)] * 2)
+Written = st.tuples(*[st.lists(st.integers(0, BLOCK_COUNT - 1), max_size=3)] * 2)
 Steps = st.lists(st.tuples(st.none() | Written, st.integers(0, 1)), max_size=3 * MAX_EVENTS_PER_LAYER)
 
 
-@given(Steps, st.lists(st.integers(0, BLOCKS - 1), min_size=1, max_size=3))
+@given(Steps, st.lists(st.integers(0, BLOCK_COUNT - 1), min_size=1, max_size=3))
 def test_whatever_came_before_is_covered(
     steps: Sequence[tuple[tuple[list[int], list[int]] | None, int]], blocks: list[int]
 ) -> None:
     """Events are times. Of each step the first layer is recorded; the second, which another group has, only where the
     last number says so."""
-    order: WriteOrder[int] = WriteOrder(2, [BLOCKS, BLOCKS])
+    order: WriteOrder[int] = WriteOrder(2, [BLOCK_COUNT, BLOCK_COUNT])
     for time, (written, both) in enumerate(steps):
         order.begin(written)
         order.recorded([0, 1][: 1 + both], time)

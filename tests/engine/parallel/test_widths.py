@@ -20,7 +20,7 @@ from tests.variants import VARIANTS
 
 LENGTHS = [1, 7, 16, 33]
 NEW_TOKENS = 8
-BLOCKS = 64
+POOL_BLOCKS = 64
 FP32_ERROR = 1e-4
 """Sums of 200 terms of size 1 in another order differ by less, through four layers."""
 CUT = (
@@ -44,7 +44,7 @@ def executor_of(directory: Path, group: RankGroup, **changes: object) -> Executo
     )
     config = EngineConfig(**{**settings, **changes})  # type: ignore[arg-type]
     loaded = load_model(config, lambda stage, percent: None, open_checkpoint, group)
-    return Executor(replace(loaded.with_pool([BLOCKS] * len(loaded.spec.groups)), launch_depth=2))
+    return Executor(replace(loaded.with_pool([POOL_BLOCKS] * len(loaded.spec.groups)), launch_depth=2))
 
 
 @pytest.mark.parametrize("variant", CUT)

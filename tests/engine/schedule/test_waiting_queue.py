@@ -16,7 +16,7 @@ from engine.schedule.waiting_queue import WaitingQueue, urgency
 from infra.fair_queueing.shares import MAX_SAVED_TOKENS
 
 NUMBERS = count(1)
-LATE = 30  # s by which a request that is late goes behind others
+LATE_S = 30  # s by which a request that is late goes behind others
 
 
 def waiting(
@@ -56,8 +56,8 @@ def served(line: WaitingQueue, now: float = 0.0) -> list[Sequence]:
         pytest.param([{"due": 9}, {"due": 9 + 59, "priority": -(1 << 31)}], [1, 0], id="by a minute at most"),
         pytest.param([{"due": 9}, {"due": 9 + 60, "priority": -(1 << 31)}], [0, 1], id="however high it is"),
         pytest.param([{"due": -1}, {"due": 5}], [1, 0], id="who is late goes behind who may still be in time"),
-        pytest.param([{"due": -1}, {"due": LATE - 2}], [1, 0], id="for half a minute"),
-        pytest.param([{"due": -1}, {"due": LATE}], [0, 1], id="but not for ever"),
+        pytest.param([{"due": -1}, {"due": LATE_S - 2}], [1, 0], id="for half a minute"),
+        pytest.param([{"due": -1}, {"due": LATE_S}], [0, 1], id="but not for ever"),
         pytest.param([{"due": 1}, {"preemptions": 1}, {"due": 0, "priority": -9}], [1, 2, 0], id="preempted first"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_tenant_is_in_order_of_urgency_at_any_time(come: list[tuple[int, float
 
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 0.5}
-LONGEST = 4000
+MAX_PROMPT_TOKENS = 4000
 
 
 class Fairness(RuleBasedStateMachine):
@@ -153,7 +153,7 @@ class Fairness(RuleBasedStateMachine):
 
     @rule(
         tenant=st.sampled_from(sorted(WEIGHTS)),
-        tokens=st.integers(1, LONGEST),
+        tokens=st.integers(1, MAX_PROMPT_TOKENS),
         due=st.floats(0, 30),
         number=st.integers(1, 40),
     )
@@ -177,7 +177,9 @@ class Fairness(RuleBasedStateMachine):
         assert self.line.first(self.now) is first, "asking changes nothing"
         own = self.of(first.prompt.tenant)
         assert first is min(own, key=lambda each: (urgency(each, self.now), each.id))
-        assert all(self.came[first] <= each.due + LATE for each in own), "those before one are bounded by its own time"
+        assert all(self.came[first] <= each.due + LATE_S for each in own), (
+            "those before one are bounded by its own time"
+        )
         tenants = {each.prompt.tenant for each in self.line}
         key = ",".join(sorted(tenants))
         if key not in self.since:
@@ -200,7 +202,7 @@ class Fairness(RuleBasedStateMachine):
         for shares in self.since.values():
             for one, had in shares.items():
                 for other, has in shares.items():
-                    longest = LONGEST / WEIGHTS[one] + LONGEST / WEIGHTS[other]
+                    longest = MAX_PROMPT_TOKENS / WEIGHTS[one] + MAX_PROMPT_TOKENS / WEIGHTS[other]
                     assert abs(had - has) <= longest + MAX_SAVED_TOKENS + 1e-6
 
 

@@ -17,7 +17,7 @@ from tests.engine.schedule.scheduler_by_hand import answered, job, planned, step
 from tests.engine.strict_executor import StrictExecutor, reference
 
 BLOCK, WINDOW = 4, 32
-TEXT = 8 * WINDOW
+TEXT_TOKENS = 8 * WINDOW
 LEAST = WINDOW // BLOCK + 1
 """Blocks that a query's window may touch."""
 
@@ -30,7 +30,9 @@ def scheduler(
     blocks = BlockManager(spec(*shapes), [count + 1 for count in counts], ahead=ahead or batch * in_flight)
     return Scheduler(
         blocks,
-        SchedulerLimits(max_batch_tokens=batch, max_sequences=8, max_model_len=4 * TEXT, max_in_flight=in_flight),
+        SchedulerLimits(
+            max_batch_tokens=batch, max_sequences=8, max_model_len=4 * TEXT_TOKENS, max_in_flight=in_flight
+        ),
     )
 
 
@@ -41,13 +43,13 @@ def held(sequence: Sequence, group: int = 0) -> int:
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_a_text_of_eight_windows_holds_one_of_them_and_what_is_computed(in_flight: int) -> None:
     engine = scheduler((80, 100), batch=16, in_flight=in_flight)
-    text = job(TEXT, TEXT // 4)
+    text = job(TEXT_TOKENS, TEXT_TOKENS // 4)
     engine.add(text)
     prompt: list[int] = []
     answer: list[int] = []
     for _ in until_idle(engine, in_flight):
         if text.blocks:
-            (answer if text.computed >= TEXT else prompt).append(held(text))
+            (answer if text.computed >= TEXT_TOKENS else prompt).append(held(text))
             assert held(text, 1) >= len(text.tokens) // BLOCK
     ahead = in_flight * 16 // BLOCK
     assert max(prompt) == LEAST + ahead, "a window, and the chunks of the steps under way"
@@ -72,7 +74,7 @@ def until_idle(engine: Scheduler, in_flight: int) -> Iterator[None]:
 
 def test_a_pool_of_one_window_serves_a_text_of_any_length_where_every_layer_has_one() -> None:
     engine = scheduler((LEAST + 4,), batch=16)
-    text = job(TEXT, 60)
+    text = job(TEXT_TOKENS, 60)
     engine.add(text)
     while text.state is not SequenceState.ENDED:
         step(engine)
@@ -139,10 +141,10 @@ def test_what_lands_gets_no_block_that_a_step_under_way_still_reads() -> None:
 
 def test_a_landing_prompt_takes_its_windows_only() -> None:
     engine = scheduler((LEAST, 100))
-    engine.add(landing := job(TEXT, landing=True))
+    engine.add(landing := job(TEXT_TOKENS, landing=True))
     assert engine.plan(1.0) is None and engine.take_admitted() == [landing]
-    assert (held(landing), held(landing, 1)) == (WINDOW // BLOCK, TEXT // BLOCK)
-    assert landing.held_blocks == ((TEXT - WINDOW + 1) // BLOCK, 0)
+    assert (held(landing), held(landing, 1)) == (WINDOW // BLOCK, TEXT_TOKENS // BLOCK)
+    assert landing.held_blocks == ((TEXT_TOKENS - WINDOW + 1) // BLOCK, 0)
     assert landing.blocks[0][: landing.held_blocks[0]] == [NULL_BLOCK] * landing.held_blocks[0]
     engine.adopt(landing, {0: [7]}, landing.sampling, Limits(9))
     while landing.state is not SequenceState.ENDED:
@@ -151,15 +153,15 @@ def test_a_landing_prompt_takes_its_windows_only() -> None:
 
 def test_blocks_of_a_window_that_are_here_need_not_land() -> None:
     engine = scheduler((40, 200))
-    engine.add(first := job(TEXT, 9, salt="one"))
+    engine.add(first := job(TEXT_TOKENS, 9, salt="one"))
     while first.state is not SequenceState.ENDED:
         step(engine)
     longer = Sequence(
-        AttemptKey("next", 0, 1), "gateway", Prompt([*first.tokens, *range(10)], TEXT, "one"), 50.0, landing=True
+        AttemptKey("next", 0, 1), "gateway", Prompt([*first.tokens, *range(10)], TEXT_TOKENS, "one"), 50.0, landing=True
     )
     engine.add(longer)
     engine.plan(1.0)
-    whole = (TEXT + 8) // BLOCK  # the last token's KV was never computed
+    whole = (TEXT_TOKENS + 8) // BLOCK  # the last token's KV was never computed
     assert longer.held_blocks == (whole, whole)
 
 
@@ -167,7 +169,7 @@ def test_blocks_of_a_window_that_are_here_need_not_land() -> None:
 def test_a_first_block_of_which_some_tokens_do_not_come_is_not_found_by_others(sent: int, known: int) -> None:
     """The query behind 261 tokens sees those from 230 on: those of our block 57 begin with 228."""
     engine = scheduler((40, 200))
-    engine.add(landing := job(TEXT + 5, landing=True))
+    engine.add(landing := job(TEXT_TOKENS + 5, landing=True))
     landing.sent_block_tokens = sent
     engine.plan(1.0)
     assert landing.held_blocks[0] == 57 and landing.known[0] == known
@@ -176,37 +178,37 @@ def test_a_first_block_of_which_some_tokens_do_not_come_is_not_found_by_others(s
 def test_the_window_is_found_that_a_shorter_prompt_ended_with() -> None:
     """A longer text shares it: what is before the window is gone, and not needed."""
     engine = scheduler((2 * LEAST + 4, 200), batch=16)
-    engine.add(first := job(TEXT, 1, salt="one"))
+    engine.add(first := job(TEXT_TOKENS, 1, salt="one"))
     while first.state is not SequenceState.ENDED:
         step(engine)
-    tokens = [*first.tokens[:TEXT], *range(40)]
+    tokens = [*first.tokens[:TEXT_TOKENS], *range(40)]
     engine.add(second := Sequence(AttemptKey("2", 0, 1), "gateway", Prompt(tokens, len(tokens), "one"), 50.0))
     engine.plan(1.0)
-    assert second.cached_tokens == TEXT
+    assert second.cached_tokens == TEXT_TOKENS
 
 
 def test_without_its_window_a_text_is_computed_again_though_all_else_is_here() -> None:
     engine = scheduler((LEAST + 4, 200), batch=16)
     for salt in ("one", "two"):
-        engine.add(each := job(TEXT, 1, salt=salt))
+        engine.add(each := job(TEXT_TOKENS, 1, salt=salt))
         while each.state is not SequenceState.ENDED:
             step(engine)
-    engine.add(again := job(TEXT + 8, 1, salt="one"))
+    engine.add(again := job(TEXT_TOKENS + 8, 1, salt="one"))
     engine.plan(1.0)
     assert again.cached_tokens == 0, "the window's blocks gave way to the other text's"
 
 
-@pytest.mark.parametrize(("windows", "found"), [(60, TEXT - 4), (LEAST + 4, 0)])
+@pytest.mark.parametrize(("windows", "found"), [(60, TEXT_TOKENS - 4), (LEAST + 4, 0)])
 def test_blocks_come_back_from_the_host_tier_where_the_window_behind_them_is_here(windows: int, found: int) -> None:
     """What a window gives up does not go there: without it, what the others have is of no use."""
-    blocks = BlockManager(spec((BLOCK, WINDOW), (BLOCK, 0)), [windows + 1, TEXT // BLOCK + 3], 100, ahead=16)
-    engine = Scheduler(blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=4 * TEXT))
+    blocks = BlockManager(spec((BLOCK, WINDOW), (BLOCK, 0)), [windows + 1, TEXT_TOKENS // BLOCK + 3], 100, ahead=16)
+    engine = Scheduler(blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=4 * TEXT_TOKENS))
     for salt in ("one", "two"):
-        engine.add(each := job(TEXT, 1, salt=salt))
+        engine.add(each := job(TEXT_TOKENS, 1, salt=salt))
         while each.state is not SequenceState.ENDED:
             step(engine)
         assert all(move.group == 1 for move in engine.take_moves() if move.kind != "copy")
-    engine.add(again := job(TEXT - 3, 1, salt="one"))
+    engine.add(again := job(TEXT_TOKENS - 3, 1, salt="one"))
     engine.plan(1.0)
     assert again.cached_tokens == found
     assert any(move.kind == "in" for move in engine.take_moves()) == bool(found)

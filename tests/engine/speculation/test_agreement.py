@@ -20,7 +20,7 @@ from contracts.messages.sampling import Sampling
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 
-DRAWS = 4000
+DRAW_COUNT = 4000
 
 
 def test_draws_with_the_same_counters_agree_as_the_formula_says() -> None:
@@ -32,12 +32,12 @@ def test_draws_with_the_same_counters_agree_as_the_formula_says() -> None:
         sampling = Sampling(seed=5, temperature=0.8, top_k=top_k)
         drawn = []
         for logits in (target, draft):
-            draws = [Draw(sampling, (0,), index) for index in range(DRAWS)]
-            drawn.append(ReferenceSampler().sample(logits.expand(DRAWS, -1).contiguous(), draws)[0])
+            draws = [Draw(sampling, (0,), index) for index in range(DRAW_COUNT)]
+            drawn.append(ReferenceSampler().sample(logits.expand(DRAW_COUNT, -1).contiguous(), draws)[0])
         agreed = (drawn[0] == drawn[1]).float().mean().item()
         p, q = (_kept(logits, top_k).div(0.8).softmax(-1)[None] for logits in (target, draft))
         expected = by_shared_noise(p, q).item()
-        assert abs(agreed - expected) < 4 * (expected * (1 - expected) / DRAWS) ** 0.5  # four standard deviations
+        assert abs(agreed - expected) < 4 * (expected * (1 - expected) / DRAW_COUNT) ** 0.5  # four standard deviations
         best = by_rejection(p, q).item()
         assert best / (2 - best) <= expected <= best
         assert expected > independent(p, q).item()

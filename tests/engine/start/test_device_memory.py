@@ -15,7 +15,7 @@ from tests.engine.kv.test_pool import CONFIG
 GIB = 1 << 30
 GPU = torch.device("cuda", 0)
 SPEC = make_spec(CONFIG, torch.float16, 16, "w")
-LONGEST = 1 << 40  # so that no number of sequences bounds a pool
+UNBOUNDED_TOKENS = 1 << 40  # so that no number of sequences bounds a pool
 
 
 @dataclass
@@ -56,7 +56,7 @@ class FakeGPU:
             patched.setattr("torch.cuda.empty_cache", lambda: setattr(process, "cached", 0))
             patched.setattr("torch.cuda.mem_get_info", lambda device: (self.free(), self.total))
             config = EngineConfig(model="m", gpu_memory_utilization=utilization, kv_memory=kv_memory)
-            size = bytes_of_counts(SPEC, blocks_that_fit(config, SPEC, GPU, PoolLoad(LONGEST, in_flight=1024)))
+            size = bytes_of_counts(SPEC, blocks_that_fit(config, SPEC, GPU, PoolLoad(UNBOUNDED_TOKENS, in_flight=1024)))
         process.held += size
         process.peak = max(process.peak, process.held)
         return size

@@ -22,8 +22,8 @@ from tests.engine.test_golden import make_engine
 from tests.reference import build_model
 from tests.variants import VARIANTS
 
-BLOCK: BlockSize = 8
-LONGEST = 100
+BLOCK_TOKENS: BlockSize = 8
+MAX_PROMPT_TOKENS = 100
 
 
 class LoggedPool(KVPool):
@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(tokens: int) -> EngineConfig:
-    return EngineConfig(model="m", block_size=BLOCK, max_sequences=4, max_batch_tokens=tokens)
+    return EngineConfig(model="m", block_size=BLOCK_TOKENS, max_sequences=4, max_batch_tokens=tokens)
 
 
 @pytest.mark.parametrize(("budget", "longest", "found"), [(30, 100, (70, 30)), (100, 100, (8, 92)), (9, 8, (0, 8))])
@@ -51,7 +51,7 @@ def test_the_largest_chunk_ends_the_longest_prompt(budget: int, longest: int, fo
 
 
 def test_a_chunk_behind_a_long_prefix_takes_few_blocks() -> None:
-    plan, blocks = chunk(70, 30, BLOCK, 2)
+    plan, blocks = chunk(70, 30, BLOCK_TOKENS, 2)
     (work,) = plan.works
     assert (work.start, len(work.token_ids)) == (70, 30)
     assert work.blocks == ([1] * 8 + [2, 3, 4, 5, 6],) * 2 and blocks == 7
@@ -60,10 +60,10 @@ def test_a_chunk_behind_a_long_prefix_takes_few_blocks() -> None:
 @pytest.mark.interpreted
 def test_a_start_on_a_gpu_runs_a_chunk_behind_a_prefix(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.backends.triton.sampler.sample", first_tokens)
-    loaded = make_engine(model, cpu_backend="triton", decode_graphs="off", block_size=BLOCK, max_batch_tokens=8)
+    loaded = make_engine(model, cpu_backend="triton", decode_graphs="off", block_size=BLOCK_TOKENS, max_batch_tokens=8)
     with simulated_device(), specializations(run=False):
         backend = TritonBackend(CUDA, loaded.backend.dtype)
-        model_config = structs.replace(loaded.model_config, max_model_len=LONGEST)
+        model_config = structs.replace(loaded.model_config, max_model_len=MAX_PROMPT_TOKENS)
 
         def make(counts: Sequence[int]) -> Engine:
             pool = LoggedPool(loaded.pool.spec, counts, CUDA, backend.mover, backend.codec)
@@ -71,5 +71,5 @@ def test_a_start_on_a_gpu_runs_a_chunk_behind_a_prefix(model: Path, monkeypatch:
             return Engine(backend, loaded.model, model_config, pool, attention, backend.launch_depth, None, None)
 
         LoggedPool.works.clear()
-        prompt_steps(config_of(30), LONGEST, CUDA, 1, make)
+        prompt_steps(config_of(30), MAX_PROMPT_TOKENS, CUDA, 1, make)
     assert {(work.start, len(work.token_ids)) for work in LoggedPool.works} >= {(0, 1), (0, 30), (70, 30)}

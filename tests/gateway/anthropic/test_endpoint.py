@@ -11,7 +11,7 @@ import pytest
 from gateway.openai.answers import replies
 from tests.gateway.running import TEXT, Running
 from tests.plain_http import PLAIN
-from tests.waiting import DEADLINE
+from tests.waiting import DEADLINE_S
 
 HI: list[Any] = [{"role": "user", "content": "Hi!"}]
 
@@ -22,7 +22,7 @@ async def client(running: Running) -> AsyncIterator[anthropic.AsyncAnthropic]:
         base_url=running.url,
         api_key="mine",
         max_retries=0,
-        timeout=DEADLINE,
+        timeout=DEADLINE_S,
         http_client=anthropic.DefaultAsyncHttpxClient(verify=PLAIN),
     ) as client:
         yield client

@@ -10,12 +10,12 @@ from gateway.keys.remaining import LimitReached
 from infra.redis.clients import connect
 from infra.redis.rates import RateStore
 
-BEGIN = 1_000_000.0  # s, in the server's time
+BEGIN_S = 1_000_000.0  # s, in the server's time
 CALLER = Caller(key="0123456789ab", limits=RateLimits(tokens_per_minute=200))
 
 
 class Clock:
-    now = BEGIN
+    now = BEGIN_S
 
     def __call__(self) -> float:
         return self.now
@@ -34,12 +34,12 @@ async def test_unused_tokens_are_given_back_to_the_minute_of_their_request(rates
     clock = Clock()
     limiter = Limiter(rates, clock)
     await limiter.admit(CALLER, "a", 150)
-    clock.now = BEGIN + 10
+    clock.now = BEGIN_S + 10
     limiter.settle("a", 10)
     await limiter.flush()
-    clock.now = BEGIN + 61
+    clock.now = BEGIN_S + 61
     await limiter.admit(CALLER, "b", 200)
-    clock.now = BEGIN + 62
+    clock.now = BEGIN_S + 62
     with pytest.raises(LimitReached):
         await limiter.admit(CALLER, "c", 1)
 
@@ -48,12 +48,12 @@ async def test_tokens_beyond_what_was_counted_are_added_to_the_minute_of_the_end
     clock = Clock()
     limiter = Limiter(rates, clock)
     await limiter.admit(CALLER, "a", 10)
-    clock.now = BEGIN + 50
+    clock.now = BEGIN_S + 50
     limiter.settle("a", 160)
     await limiter.flush()
-    clock.now = BEGIN + 61
+    clock.now = BEGIN_S + 61
     with pytest.raises(LimitReached):
         await limiter.admit(CALLER, "b", 51)
     await limiter.flush()  # the refused request takes back what it had added
-    clock.now = BEGIN + 62
+    clock.now = BEGIN_S + 62
     await limiter.admit(CALLER, "c", 50)

@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.models import HERMES, byte_level
 from tests.gateway.running import TEXT, Running, Serve
 from tests.plain_http import PLAIN
-from tests.waiting import DEADLINE
+from tests.waiting import DEADLINE_S
 
 HI: list[Any] = [{"role": "user", "content": "Hi!"}]
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
@@ -25,7 +25,7 @@ async def running(serve: Serve, tmp_path: Path) -> Running:
 
 @pytest.fixture
 async def client(running: Running) -> AsyncIterator[ollama.AsyncClient]:
-    client = ollama.AsyncClient(running.url, timeout=DEADLINE, verify=PLAIN)
+    client = ollama.AsyncClient(running.url, timeout=DEADLINE_S, verify=PLAIN)
     yield client
     await client._client.aclose()
 

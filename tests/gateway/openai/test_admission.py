@@ -11,7 +11,7 @@ from gateway.openai.bodies.tools import MAX_TOOLS
 from gateway.openai.tokenizer_work import INLINE_CHARACTERS, LONG_PROMPT_CHARACTERS, TOKENIZER_THREADS
 from gateway.openai.turn_threads import TurnThreads
 from infra.fair_queueing.turns import NO_TENANT
-from tests.gateway.models import CONTEXT
+from tests.gateway.models import CONTEXT_TOKENS
 from tests.gateway.running import Running, Serve, until
 
 WORDS = "a decode worker " * (INLINE_CHARACTERS // 16 + 1)  # is tokenized on a thread, and fits into the context
@@ -65,7 +65,7 @@ async def test_a_prompt_is_refused_for_its_length_alone(serve: Serve) -> None:
         refusal = await running.post(path, **body)
         error = refusal.json()["error"]
         assert (refusal.status_code, error["code"]) == (400, "context_length_exceeded")
-        assert f"this model's maximum context length is {CONTEXT} tokens" in error["message"]
+        assert f"this model's maximum context length is {CONTEXT_TOKENS} tokens" in error["message"]
         assert "Input tokens exceed the configured limit" in error["message"] and "at least" in error["message"]
 
 

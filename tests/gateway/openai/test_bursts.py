@@ -9,13 +9,13 @@ import pytest
 
 from tests.gateway.running import TEXT, Running, Serve
 
-BURST = 4
+BURST_TOKENS = 4
 CHATS = "/v1/chat/completions"
 CHAT = {"messages": [{"role": "user", "content": "Hi!"}]}
 USAGE = {"include_usage": True, "continuous_usage_stats": True}
 
 
-BURSTS = (1, BURST)
+BURSTS = (1, BURST_TOKENS)
 
 
 async def slow_and_fast(serve: Serve) -> AsyncIterator[Running]:
@@ -47,7 +47,7 @@ def said(events: list[dict[str, Any]]) -> list[str]:
 async def test_a_step_is_one_event(serve: Serve) -> None:
     texts = [said(await chunks(running, CHATS, **CHAT)) async for running in slow_and_fast(serve)]
     assert ["".join(each) for each in texts] == [TEXT, TEXT]
-    assert len(texts[1]) <= -(-len(texts[0]) // BURST) + 1
+    assert len(texts[1]) <= -(-len(texts[0]) // BURST_TOKENS) + 1
 
 
 async def test_usage_counts_every_token_as_it_is_passed_on(serve: Serve) -> None:

@@ -21,7 +21,7 @@ from infra.network.listening import listen
 from infra.redis.worker_load import WorkerLoad
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
-from tests.gateway.running import SECONDS, Running, Serve
+from tests.gateway.running import DEADLINE_S, Running, Serve
 from tests.plain_http import PLAIN
 
 __all__ = ["key_file", "make"]
@@ -106,7 +106,7 @@ async def test_every_query_of_the_board_answers_and_its_metrics_are_exposed(
         peer.load = WorkerLoad(blocks_total=1000, costs=StepCosts(step=0.002, prompt_token=1e-5, sequence=1e-4))
         peer.record = structs.replace(peer.record, service=f"{peer.role}-0")
     async with prometheus(running, key, tmp_path) as client:
-        end = time.monotonic() + 4 * SECONDS
+        end = time.monotonic() + 4 * DEADLINE_S
         missing = {title for title, _ in panels()}
         # a rate needs a change between two scrapes: of each kind, something happens all the time
         while missing - QUIET:

@@ -16,7 +16,7 @@ from infra.process.log_lines import MAX_LINES, BoundedLog
 from infra.redis.records import GatewayRecord
 from infra.redis.registry import RECORD_PURPOSE, listed
 from tests.gateway.conftest import SECRET
-from tests.gateway.running import SECONDS, Running, Serve, until
+from tests.gateway.running import DEADLINE_S, Running, Serve, until
 from tests.gateway.web.test_protocol import connected
 
 
@@ -61,7 +61,7 @@ async def test_records_tell_what_was_refused_and_by_which_objective(serve: Serve
     assert record.objective == Objective(500.0)
     running.gateway.refusals.report(unavailable("no line in the log", "limits_unavailable"), "r-2")
     signer = Signer(SECRET.encode(), RECORD_PURPOSE)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE_S):
         while (own := (await listed(running.store, signer, GatewayRecord))[0].record).refused != {
             "no_workers": 1,
             "limits_unavailable": 1,  # it never began, and has no record of its own

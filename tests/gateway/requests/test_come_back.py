@@ -9,7 +9,7 @@ from gateway.errors import APIError
 from gateway.requests.gate import Gate, WaitingRequest
 
 CLIENTS, ROOM, LINE = 200, 20, 10
-RETRIES = 2  # that official clients make by default
+CLIENT_RETRIES = 2  # that official clients make by default
 PACES = {"fast": [0.15] * 1000, "even": [0.45] * 1000, "slow": [3.0] * 1000, "first long": [2.0] + [0.3] * 1000}
 
 
@@ -48,4 +48,4 @@ def crowd(pauses: list[float]) -> list[int]:
 def test_two_retries_are_enough_for_everybody(pauses: list[float]) -> None:
     refused = crowd(pauses)
     assert sum(refused) > 0
-    assert max(refused) <= RETRIES
+    assert max(refused) <= CLIENT_RETRIES

@@ -11,9 +11,9 @@ import pytest
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted, Tokens
 from gateway.requests import sample
-from tests.gateway.running import SECONDS, TEXT, Running, Serve, until
+from tests.gateway.running import DEADLINE_S, TEXT, Running, Serve, until
 
-COUNT = 8
+REQUEST_COUNT = 8
 
 
 async def content(running: Running, **more: Any) -> str:
@@ -26,25 +26,25 @@ def open_streams(running: Running) -> list[Any]:
     return list(running.gateway.requests._streams.values())
 
 
-async def many(running: Running, count: int = COUNT) -> Counter[str]:
+async def many(running: Running, count: int = REQUEST_COUNT) -> Counter[str]:
     return Counter(await asyncio.gather(*(content(running) for _ in range(count))))
 
 
 async def test_lost_repeated_and_reordered_tokens(serve: Serve) -> None:
     running = await serve("prefill")
     decode = await running.add("decode", garbles=True)
-    assert await many(running) == {TEXT: COUNT}
+    assert await many(running) == {TEXT: REQUEST_COUNT}
     assert decode.asks, "what was lost was asked for"
-    assert {record.attempts for record in await running.finished(COUNT)} == {1}
+    assert {record.attempts for record in await running.finished(REQUEST_COUNT)} == {1}
 
 
 async def test_a_worker_that_fails_in_a_way_that_another_may_not(serve: Serve) -> None:
     running = await serve("prefill")
     bad = await running.add("decode", fails="handoff")
     await running.add("decode")
-    assert await many(running) == {TEXT: COUNT}
+    assert await many(running) == {TEXT: REQUEST_COUNT}
     assert bad.jobs == []
-    assert {record.attempts for record in await running.finished(COUNT)} == {1, 2}
+    assert {record.attempts for record in await running.finished(REQUEST_COUNT)} == {1, 2}
 
 
 async def test_a_retry_goes_on_behind_what_was_delivered(serve: Serve) -> None:
@@ -113,13 +113,13 @@ async def test_a_worker_that_dies(serve: Serve, role: Any) -> None:
     running = await serve("prefill", "decode", "prefill", "decode")
     for peer in running.peers:
         peer.faults["step"] = 0.02
-    tasks = [asyncio.create_task(content(running)) for _ in range(COUNT)]
+    tasks = [asyncio.create_task(content(running)) for _ in range(REQUEST_COUNT)]
     victim = running.peer(role)
     await until(lambda: victim.holding, "the victim to have work")
     if role == "prefill":
         victim.faults["mute"] = True
-        tasks += [asyncio.create_task(content(running)) for _ in range(COUNT)]
-        await until(lambda: len(victim.jobs) >= COUNT // 2 + 2, "the victim to have jobs")
+        tasks += [asyncio.create_task(content(running)) for _ in range(REQUEST_COUNT)]
+        await until(lambda: len(victim.jobs) >= REQUEST_COUNT // 2 + 2, "the victim to have jobs")
     await victim.die()
     began = time.monotonic()
     assert Counter(await asyncio.gather(*tasks)) == {TEXT: len(tasks)}
@@ -131,7 +131,7 @@ async def test_a_worker_that_answers_no_ping(serve: Serve) -> None:
     running = await serve("prefill", "decode")
     silent = await running.add("decode")
     silent.faults |= {"frozen": True, "mute": True}
-    assert await many(running) == {TEXT: COUNT}
+    assert await many(running) == {TEXT: REQUEST_COUNT}
     assert running.gateway.workers.get(silent.epoch) is None
 
 
@@ -152,22 +152,22 @@ async def test_a_job_in_line_is_neither_added_again_nor_given_up(serve: Serve) -
     """A worker that lives and has not begun it has not failed, however long that takes."""
     running = await serve("decode")
     prefill = await running.add("prefill", takes_nothing=True)
-    tasks = [asyncio.create_task(content(running)) for _ in range(COUNT)]
+    tasks = [asyncio.create_task(content(running)) for _ in range(REQUEST_COUNT)]
 
     def in_line() -> int:
         attempts = [one.sample.attempt for one in open_streams(running)]
         return sum(attempt is not None and attempt.adds > 0 for attempt in attempts)
 
-    await until(lambda: in_line() == COUNT, "all jobs on the stream")
+    await until(lambda: in_line() == REQUEST_COUNT, "all jobs on the stream")
     for seconds in (2.0, 30.0, 500.0):
         running.gateway.requests.look(time.monotonic() + seconds)
     await until(lambda: not running.gateway.requests._tasks, "what the gateway does about it")
-    assert await running.jobs() == COUNT
-    assert sorted(record.ahead for record in await running.gateway.requests.records()) == list(range(COUNT))
+    assert await running.jobs() == REQUEST_COUNT
+    assert sorted(record.ahead for record in await running.gateway.requests.records()) == list(range(REQUEST_COUNT))
     prefill.faults.clear()
-    assert Counter(await asyncio.gather(*tasks)) == {TEXT: COUNT}
-    assert {record.attempts for record in await running.finished(COUNT)} == {1}
-    assert len(prefill.jobs) == COUNT
+    assert Counter(await asyncio.gather(*tasks)) == {TEXT: REQUEST_COUNT}
+    assert {record.attempts for record in await running.finished(REQUEST_COUNT)} == {1}
+    assert len(prefill.jobs) == REQUEST_COUNT
 
 
 async def test_silence_ends_an_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -
         text = (await running.client.get("/metrics")).text
         return 'baton:messages_dropped_total{model_name="tiny"} 2.0' in text
 
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE_S):
         while not await counted():
             pass
     assert len(answer.sample.tokens) == 3

@@ -10,8 +10,8 @@ from contracts.messages.gateway import Wanted
 from contracts.messages.packed_ids import unpacked
 from infra.redis.queue import stream_of
 from tests.gateway.peer import Peer
-from tests.gateway.requests.test_faults import COUNT, content, many
-from tests.gateway.running import SECONDS, TEXT, Serve, until
+from tests.gateway.requests.test_faults import REQUEST_COUNT, content, many
+from tests.gateway.running import DEADLINE_S, TEXT, Serve, until
 
 
 def brought(peer: Peer) -> list[int]:
@@ -22,7 +22,7 @@ def brought(peer: Peer) -> list[int]:
 
 async def test_a_prompt_goes_by_the_connection(serve: Serve) -> None:
     running = await serve("prefill", "decode", link_prompt=2)
-    assert await many(running) == {TEXT: COUNT}
+    assert await many(running) == {TEXT: REQUEST_COUNT}
     prefill = running.peer("prefill")
     assert all(job.body is not None and not job.prompt.token_ids for job in prefill.jobs)
     ids = brought(prefill)
@@ -57,8 +57,8 @@ async def test_a_worker_that_does_not_get_the_prompt_leaves_it_to_another(serve:
     running = await serve("decode", link_prompt=2)
     bad = await running.add("prefill", loses_bodies=True)
     await running.add("prefill")
-    assert await many(running) == {TEXT: COUNT}
-    assert bad.jobs and {record.attempts for record in await running.finished(COUNT)} == {1, 2}
+    assert await many(running) == {TEXT: REQUEST_COUNT}
+    assert bad.jobs and {record.attempts for record in await running.finished(REQUEST_COUNT)} == {1, 2}
 
 
 async def test_a_worker_that_dies_over_the_prompt_leaves_it_to_another(serve: Serve) -> None:
@@ -97,7 +97,7 @@ async def test_redis_holds_no_ids(serve: Serve) -> None:
         asyncio.create_task(running.post("/v1/completions", prompt=[400] * tokens, max_tokens=4))
         for tokens in (199, 200)
     ]
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE_S):
         entries: Any = ()
         while len(entries) < 2:
             await asyncio.sleep(0.005)

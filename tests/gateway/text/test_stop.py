@@ -10,11 +10,11 @@ from tests.effort import lines_run
 TEXT = st.text("ab\n", max_size=20)
 PIECES = st.lists(TEXT, max_size=8)
 STOPS = st.lists(st.text("ab\n", min_size=1, max_size=6), min_size=1, max_size=4)
-LONGEST = 256
+STOP_LENGTH = 256
 ATTACKS = {
     "one that nearly comes, others that never do": ["a" * 255 + "b"] + [chr(99 + n) + "a" * 255 for n in range(15)],
     "all begin alike": ["a" * 255 + chr(99 + n) for n in range(16)],
-    "each is the end of another": ["a" * (LONGEST - n) + "b" for n in range(1, 17)],
+    "each is the end of another": ["a" * (STOP_LENGTH - n) + "b" for n in range(1, 17)],
 }
 
 
@@ -79,7 +79,7 @@ def test_text_without_stop_strings_passes() -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_each_character_is_read_once_whatever_the_stop_strings_are(name: str) -> None:
     """A search for every beginning of every stop string runs thousands of lines for a character."""
-    stops, text = ATTACKS[name], "a" * 3 * LONGEST + ("a" * 100 + "z") * 20
+    stops, text = ATTACKS[name], "a" * 3 * STOP_LENGTH + ("a" * 100 + "z") * 20
     search: list[StopSearch] = []
     made = lines_run(lambda: search.append(StopSearch(StopStrings(stops))))
     assert made < 20 * len(stops), "the states are made as the text reaches them"

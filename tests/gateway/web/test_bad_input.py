@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.openai.bodies.messages import MAX_MESSAGES as MOST_MESSAGES
-from tests.gateway.models import CONTEXT
+from tests.gateway.models import CONTEXT_TOKENS
 from tests.gateway.running import Running, empty, serving
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -143,10 +143,10 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "max_tokens -1": ({"max_tokens": -1}, "invalid_value", "max_tokens"),
     "max_tokens text": ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
     "max_tokens true": ({"max_tokens": True}, "invalid_type", "max_tokens"),
-    "max_tokens too large": ({"max_tokens": CONTEXT}, "context_length_exceeded", "max_tokens"),
+    "max_tokens too large": ({"max_tokens": CONTEXT_TOKENS}, "context_length_exceeded", "max_tokens"),
     "max_tokens huge": ({"max_tokens": 10**30}, "context_length_exceeded", "max_tokens"),
     "max_completion_tokens too large": (
-        {"max_completion_tokens": CONTEXT},
+        {"max_completion_tokens": CONTEXT_TOKENS},
         "context_length_exceeded",
         "max_completion_tokens",
     ),
@@ -361,7 +361,7 @@ ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
     "an id behind the vocabulary": ({"prompt": [443]}, "invalid_token_id", "prompt"),
     "a huge id": ({"prompt": [[1 << 80]]}, "invalid_token_id", "prompt"),
     "one bad prompt of two": ({"prompt": ["a", "z" * 2000]}, "context_length_exceeded", "prompt"),
-    "too long": ({"prompt": [5] * CONTEXT}, "context_length_exceeded", "prompt"),
+    "too long": ({"prompt": [5] * CONTEXT_TOKENS}, "context_length_exceeded", "prompt"),
     "too many prompts": ({"prompt": ["a"] * 129}, "invalid_value", "prompt"),
     "too many answers": ({"prompt": ["a"] * 128, "n": 9}, "conflicting_parameters", "n"),
     "logprobs": ({"prompt": "a", "logprobs": 21}, "invalid_value", "logprobs"),
@@ -378,7 +378,7 @@ async def test_completions(shared: Running, row: str) -> None:
 async def test_a_refusal_names_both_lengths(shared: Running) -> None:
     answer = await shared.post(COMPLETION, prompt=[5] * 200, max_tokens=100)
     message = answer.json()["error"]["message"]
-    assert str(CONTEXT) in message and "200" in message and "100" in message
+    assert str(CONTEXT_TOKENS) in message and "200" in message and "100" in message
 
 
 async def test_a_refusal_names_both_numbers_of_samples(shared: Running) -> None:

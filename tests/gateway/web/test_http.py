@@ -11,8 +11,8 @@ from gateway.openai.bodies.schemas import MAX_PROMPTS
 from gateway.openai.context_window import MAX_VALUES_WITHOUT_IDS
 from infra.redis.clients import connect
 from infra.redis.worker_load import SpeculationCounts
-from tests.gateway.models import CONTEXT, byte_level
-from tests.gateway.running import SECONDS, Running, Serve, until
+from tests.gateway.models import CONTEXT_TOKENS, byte_level
+from tests.gateway.running import DEADLINE_S, Running, Serve, until
 
 
 async def test_readiness_follows_the_workers(serve: Serve) -> None:
@@ -51,7 +51,7 @@ async def test_readiness_follows_what_redis_takes(
     running = await serve("prefill", "decode", asked_at=redis_url.replace("unix://", "unix://one:its-own@"))
 
     async def said(code: int) -> Any:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(DEADLINE_S):
             while (answer := await running.client.get("/ready")).status_code != code:
                 await asyncio.sleep(0.02)
         return answer.json()
@@ -148,7 +148,7 @@ async def test_a_client_that_leaves_the_line_makes_room(serve: Serve) -> None:
 
 
 async def test_values_are_counted_before_they_are_decoded(running: Running) -> None:
-    ids = b'{"prompt": [' + b"1," * (MAX_PROMPTS * CONTEXT + MAX_VALUES_WITHOUT_IDS) + b"1]}"
+    ids = b'{"prompt": [' + b"1," * (MAX_PROMPTS * CONTEXT_TOKENS + MAX_VALUES_WITHOUT_IDS) + b"1]}"
     messages = b'{"messages": [' + b",".join([b'{"role": "user", "content": ""}'] * 100_000) + b"]}"
     no_prompt = (
         b'{"stop_token_ids": [' + b"1," * MAX_VALUES_WITHOUT_IDS + b"1]}"
@@ -157,7 +157,7 @@ async def test_values_are_counted_before_they_are_decoded(running: Running) -> N
     for path, body in (("/v1/completions", ids), (chat, messages), (chat, no_prompt)):
         answer = await running.client.post(path, content=body, headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_many_values")
-    full = [[5] * (CONTEXT - 1)] * MAX_PROMPTS
+    full = [[5] * (CONTEXT_TOKENS - 1)] * MAX_PROMPTS
     assert (await running.post("/v1/completions", prompt=full)).status_code == 200
 
 

@@ -12,7 +12,7 @@ from gateway.web import protocol
 from gateway.web.protocol import CHUNK_HEAD_BYTES, MAX_HEAD_BYTES
 from tests.gateway.running import Running, Serve, until
 
-SECONDS = 20.0
+DEADLINE_S = 20.0
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi!"}]
 
@@ -27,12 +27,12 @@ class Wire:
 
     async def rest(self) -> bytes:
         """What comes up to the connection's end, which has to be an orderly one."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(DEADLINE_S):
             return await self.reader.read()
 
     async def answer(self) -> tuple[int, dict[bytes, bytes], bytes]:
         """The next answer that has a length."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(DEADLINE_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status, headers = parsed(head)
             return status, headers, await self.reader.readexactly(int(headers[b"content-length"]))

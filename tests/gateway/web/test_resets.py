@@ -15,7 +15,7 @@ from tests.gateway.running import Running, Serve, until
 
 __all__ = ["key_file", "make"]
 
-MOMENTS = 60  # turns of the event loop behind the request's last byte: each is the moment of one reset
+TURNS_OF_THE_LOOP = 60  # turns of the event loop behind the request's last byte: each is the moment of one reset
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 CHAT = {"messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 100}
 ASKED = [
@@ -50,7 +50,7 @@ def descriptors() -> int:
 async def test_a_client_that_goes_at_any_moment_leaves_nothing(
     serve: Serve, key_file: Path, make: KeyMaker, limited: bool
 ) -> None:
-    key = make("one", concurrency=4 * MOMENTS) if limited else make("one")
+    key = make("one", concurrency=4 * TURNS_OF_THE_LOOP) if limited else make("one")
     running = await serve("prefill", api_keys=(str(key_file),))
     await running.add("decode", stalls_at=3)  # an answer that its client has left would never end
     gateway, own = running.gateway, {"authorization": f"Bearer {key}"}
@@ -58,7 +58,7 @@ async def test_a_client_that_goes_at_any_moment_leaves_nothing(
     assert (await running.client.post("/v1/completions", json=body, headers=own)).status_code == 200
     await running.idle()
     tasks, files = len(asyncio.all_tasks()), descriptors()
-    for turns in range(MOMENTS):
+    for turns in range(TURNS_OF_THE_LOOP):
         path, asked = ASKED[turns % len(ASKED)]
         await left(running, path, asked, key, turns, reset=turns % 3 != 2)
     await until(lambda: not len(gateway.requests), "no request in progress", 5)

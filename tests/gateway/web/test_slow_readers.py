@@ -13,20 +13,20 @@ from infra.network.listening import listen
 from tests.gateway import running as running_module
 from tests.gateway.running import TEXT, Serve
 
-SMALL = 4096  # bytes of a socket's buffer
+BUFFER_BYTES = 4096  # bytes of a socket's buffer
 LONG = TEXT * 20
 
 
 def small_buffers(host: str, port: int) -> socket.socket:
     """A listener whose connections soon have to be waited for."""
     listener = listen(host, port)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
     return listener
 
 
 async def asked(url: str, body: bytes) -> socket.socket:
     address, connection = urlsplit(url), socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
     connection.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(connection, (address.hostname, address.port))

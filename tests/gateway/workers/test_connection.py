@@ -28,8 +28,8 @@ from tests.gateway.running import until
 from tests.infra.redis.test_registry import worker
 
 GATEWAY = "a gateway"
-STEP = 0.05  # s
-COUNT = 3 * MAX_MESSAGES_PER_TURN  # messages that wait to be read, without a queue being full
+STEP_S = 0.05  # s
+WAITING_MESSAGES = 3 * MAX_MESSAGES_PER_TURN  # messages that wait to be read, without a queue being full
 
 
 class Listener:
@@ -73,15 +73,15 @@ def alive(peer: Peer, number: int, receiver: str = GATEWAY) -> Alive:
 
 async def test_a_burst_of_messages_gives_others_their_turns(redis_url: str, model: Path) -> None:
     async with connected(redis_url, model) as (peer, _, listener):
-        for number in range(COUNT):
+        for number in range(WAITING_MESSAGES):
             await peer.say(GATEWAY, alive(peer, number))  # never suspends, so nothing is read meanwhile
         turns = [0]
-        while turns[-1] < COUNT:
+        while turns[-1] < WAITING_MESSAGES:
             await asyncio.sleep(0)
             turns.append(len(listener.news))
         assert max(after - before for before, after in pairwise(turns)) <= MAX_MESSAGES_PER_TURN
         assert [news.key.request for news in listener.news if isinstance(news, Alive)] == [
-            f"r-{n}" for n in range(COUNT)
+            f"r-{n}" for n in range(WAITING_MESSAGES)
         ]
 
 
@@ -110,14 +110,14 @@ async def test_messages_that_take_long_to_handle_give_others_their_turns(
 
 async def test_writing_gives_others_their_turns(redis_url: str, model: Path) -> None:
     async with connected(redis_url, model) as (peer, connection, _):
-        for number in range(COUNT):
+        for number in range(WAITING_MESSAGES):
             connection.ended(AttemptKey(f"r-{number}", 0, 1))
         waiting = [connection.waiting]
         while waiting[-1]:
             await asyncio.sleep(0)
             waiting.append(connection.waiting)
         assert max(before - after for before, after in pairwise(waiting)) <= MAX_MESSAGES_PER_TURN
-        await until(lambda: len(peer.ends) == COUNT, "what was written")
+        await until(lambda: len(peer.ends) == WAITING_MESSAGES, "what was written")
 
 
 async def test_a_pong_tells_whether_the_engine_is_late(redis_url: str, model: Path) -> None:
@@ -157,8 +157,8 @@ async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: 
         connection.look(now)
         assert not connection.usable
         seen = []
-        for count in range(1, round(RECONNECT_WITHIN_S / STEP) + 2):
-            connection.look(now + count * STEP)
+        for count in range(1, round(RECONNECT_WITHIN_S / STEP_S) + 2):
+            connection.look(now + count * STEP_S)
             seen.append(connection.liveness.health)
         assert seen[0] is WorkerHealth.SUSPECT and seen[-1] is WorkerHealth.DEAD
 

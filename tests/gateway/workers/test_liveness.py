@@ -13,14 +13,14 @@ from gateway.workers.liveness import (
     Liveness,
 )
 
-STEP = 0.05
+STEP_S = 0.05
 
 
 def run(liveness: Liveness, start: float, seconds: float, answer: bool) -> tuple[float, list[float]]:
     """Looks every 50 ms; returns the time after it and when pings left."""
     pings = []
-    for count in range(round(seconds / STEP)):
-        now = start + count * STEP
+    for count in range(round(seconds / STEP_S)):
+        now = start + count * STEP_S
         if liveness.look(now) is not None:
             pings.append(now)
             if answer:
@@ -52,7 +52,7 @@ def test_one_that_answers_stays_alive_and_is_pinged_rarely() -> None:
 
 def test_silence_is_suspicion_then_death() -> None:
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP_S, answer=False)
     assert health(liveness) == "SUSPECT"
     rest = DEAD_AFTER_S - SUSPECT_AFTER_S
     _, pings = run(liveness, now, rest, answer=False)
@@ -63,7 +63,7 @@ def test_silence_is_suspicion_then_death() -> None:
 def test_who_is_only_silent_still_takes_work() -> None:
     """A busy machine makes it so for a moment; requests elsewhere find nobody, or a longer way."""
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP_S, answer=False)
     assert health(liveness) == "SUSPECT" and takes_work(liveness)
     liveness.beating = False
     assert not takes_work(liveness)
@@ -81,13 +81,13 @@ def test_the_dead_take_no_work() -> None:
 def test_who_stops_is_dead_within_a_second_and_a_half() -> None:
     liveness = alive()
     _, pings = run(liveness, 0.0, 3.0, answer=True)
-    run(liveness, pings[-1] + STEP, 1.5, answer=False)
+    run(liveness, pings[-1] + STEP_S, 1.5, answer=False)
     assert health(liveness) == "DEAD"
 
 
 def test_an_answer_ends_suspicion() -> None:
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP_S, answer=False)
     liveness.heard(now)
     run(liveness, now, 5.0, answer=True)
     assert health(liveness) == "ALIVE"
@@ -106,13 +106,13 @@ def test_a_missing_heartbeat_is_only_suspicion() -> None:
 def test_a_missing_heartbeat_and_a_second_of_silence_are_death() -> None:
     liveness = alive()
     liveness.beating = False
-    run(liveness, 0.0, PING_REPEAT_S + DEAD_AFTER_S + 3 * STEP, answer=False)
+    run(liveness, 0.0, PING_REPEAT_S + DEAD_AFTER_S + 3 * STEP_S, answer=False)
     assert health(liveness) == "DEAD"
 
 
 def test_a_pause_of_this_process_is_nobodys_death() -> None:
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_INTERVAL_S + 2 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + 2 * STEP_S, answer=False)
     liveness.look(now + 30.0)
     assert health(liveness) != "DEAD"
     liveness.heard(now + 30.01)
@@ -152,14 +152,14 @@ def test_a_connection_that_ended_and_is_not_there_again_is_death_soon() -> None:
     assert health(liveness) == "SUSPECT"
     liveness.heard(0.1)  # it was sent before
     assert health(liveness) == "SUSPECT"
-    _, pings = run(liveness, 0.1, RECONNECT_WITHIN_S + STEP, answer=False)
+    _, pings = run(liveness, 0.1, RECONNECT_WITHIN_S + STEP_S, answer=False)
     assert health(liveness) == "DEAD" and len(pings) >= 5, "it was greeted all the while"
 
 
 def test_a_connection_that_is_there_again_is_alive() -> None:
     liveness = alive()
     liveness.disconnected(0.0)
-    now, _ = run(liveness, 0.0, RECONNECT_WITHIN_S - 2 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, RECONNECT_WITHIN_S - 2 * STEP_S, answer=False)
     liveness.greeted()
     liveness.heard(now)
     run(liveness, now, 5.0, answer=True)

@@ -26,9 +26,9 @@ STEP_COSTS = StepCosts(
 """1,000 prompt tokens a second: a prompt of 500 tokens takes half a second, a step of a few sequences some 15 ms."""
 SLOW = structs.replace(STEP_COSTS, step=0.300, prompt_token=0.005)
 """A step takes longer than anybody's usual objective, whatever is in it."""
-BLOCK = 16
+BLOCK_TOKENS = 16
 NOWHERE = HostLocation()
-NOW = 100.0
+NOW_S = 100.0
 
 
 def worker(
@@ -46,19 +46,19 @@ def worker(
     """`has`: leading blocks of the prompt. `rates`: of its links, bytes per second. `unreached`: by epoch."""
     links = [KVLink(peer, "tcp", True, "none", rate) for peer, rate in (rates or {}).items()]
     record = WorkerRecord(
-        epoch, role, "", "", "m", "f", content, BLOCK, 8192, "cpu", "fp32", 0.0,
+        epoch, role, "", "", "m", "f", content, BLOCK_TOKENS, 8192, "cpu", "fp32", 0.0,
         load=WorkerLoad(blocks_total=1000, costs=costs), memory=Memory(token_bytes=1000), links=links,
         place=place, unreached=tuple(UnreachedPeer(peer, "tcp://b:1") for peer in unreached),
     )  # fmt: skip
     found = Worker(record)
     found.usable = True
-    found.reports(backlog or Backlog(free_blocks=1000), NO_TICKET, NOW)
+    found.reports(backlog or Backlog(free_blocks=1000), NO_TICKET, NOW_S)
     found.kept.take(KeyNews(NOT_HEARD, 1, struct.pack(f"<{has}Q", *range(has)), b"", 0, 1))
     return found
 
 
 def asked(tokens: int, *, tpots: dict[str, float] | None = None, tpot: float = inf, output: int = 20) -> RouteRequest:
-    keys = {BLOCK: tuple(range(tokens // BLOCK))}
+    keys = {BLOCK_TOKENS: tuple(range(tokens // BLOCK_TOKENS))}
     return RouteRequest(tokens, keys=keys, output_tokens=output, tpots=tpots or {}, tpot=tpot)
 
 
@@ -68,7 +68,7 @@ def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 
     )
 
 
-def picked_from(workers: list[Worker], what: RouteRequest, now: float = NOW, avoid: tuple[str, ...] = ()) -> Route:
+def picked_from(workers: list[Worker], what: RouteRequest, now: float = NOW_S, avoid: tuple[str, ...] = ()) -> Route:
     """The pair that is chosen where a decode worker computes no prompts."""
     choice = Router(hand_off_always=True).pick(listed(workers), what, now, avoid)
     assert choice is not None
@@ -161,17 +161,17 @@ ROWS: dict[str, tuple[list[Worker], RouteRequest, Route]] = {
 def test_the_cheapest_route_is_taken(row: str) -> None:
     workers, what, route = ROWS[row]
     for order in (workers, workers[::-1]):
-        choice = Router().pick(listed(order), what, NOW)
+        choice = Router().pick(listed(order), what, NOW_S)
         assert choice is not None and choice.route == route
 
 
 def test_a_choice_says_what_is_to_be_computed_and_when_it_is_there() -> None:
     workers = [worker("p", P, busy(200), has=30), worker("d", D, busy(0, 4))]
-    choice = Router(hand_off_always=True).pick(listed(workers), asked(500), NOW)
+    choice = Router(hand_off_always=True).pick(listed(workers), asked(500), NOW_S)
     assert choice is not None and (choice.tokens, choice.start) == (20, 480)
     assert choice.ttft == pytest.approx(0.010 + 0.220 + 1e-7 * 20 * 490.5)
     assert choice.tpot == pytest.approx(0.010 + 5 * 0.001 + 900e-6)
-    whole = Router().pick(listed(workers), asked(480), NOW)
+    whole = Router().pick(listed(workers), asked(480), NOW_S)
     assert whole is not None and (whole.tokens, whole.start) == (1, 479), "the last token is always computed"
 
 
@@ -180,14 +180,14 @@ def guessed(one: Worker, works: int, accepted: int, proposed: int) -> None:
     known, load = one.record.load.speculation, one.record.load
     total = accepted + sum(known.accepted)
     counts = SpeculationCounts(known.works + works, 0, known.proposed + proposed, (total,))
-    one.renew(structs.replace(one.record, load=structs.replace(load, speculation=counts)), NOW)
+    one.renew(structs.replace(one.record, load=structs.replace(load, speculation=counts)), NOW_S)
 
 
 def test_a_worker_whose_guesses_come_true_gives_its_tokens_sooner() -> None:
     plain, guesses = worker("d1", D, busy(0, 4)), worker("d2", D, busy(0, 9))
     guessed(guesses, 100_000, 110_000, 200_000)
     assert [*guesses.decode_yield] == pytest.approx([2.1, 2.0], rel=0.01)
-    choice = Router().pick(listed([worker("p", P), plain, guesses]), asked(500), NOW)
+    choice = Router().pick(listed([worker("p", P), plain, guesses]), asked(500), NOW_S)
     assert choice is not None and choice.route == Route("p", "d2"), "though more decode there"
     assert choice.tpot == pytest.approx((0.010 + 10 * 0.001 + 1400e-6) / 2.1, rel=0.01)
 
@@ -207,7 +207,7 @@ def test_what_guesses_give_is_what_they_gave_lately() -> None:
 
 def test_hand_off_always_means_always() -> None:
     workers = [worker("p", P, busy(5000)), worker("d", D, has=30)]
-    short, pair = (Router(always).pick(listed(workers), asked(500), NOW) for always in (False, True))
+    short, pair = (Router(always).pick(listed(workers), asked(500), NOW_S) for always in (False, True))
     assert short is not None and short.route == Route("", "d")
     assert pair is not None and pair.route == Route("p", "d")
 
@@ -227,7 +227,7 @@ def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
     by_epoch = {one.record.epoch: one for one in workers}
     picked: Counter[str] = Counter()
     for number in range(40):
-        choice = router.pick(listed(workers), asked(500), NOW)
+        choice = router.pick(listed(workers), asked(500), NOW_S)
         assert choice is not None
         by_epoch[choice.route.prefill].computes((f"r{number}", 1), PromptWork(choice.tokens, choice.start))
         by_epoch[choice.route.decode].awaits((f"r{number}", 1), 500)
@@ -240,12 +240,12 @@ def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
     for number, ticket in enumerate((Ticket(5, 0), Ticket(6, 0), NO_TICKET)):
         one.computes((f"r{number}", 1), PromptWork(100))
         one.queued((f"r{number}", 1), ticket)
-    assert one.backlog(NOW)[0].tokens == 300
-    one.reports(busy(100), Ticket(5, 0), NOW + 1)
-    backlog, elapsed = one.backlog(NOW + 1.5)
+    assert one.backlog(NOW_S)[0].tokens == 300
+    one.reports(busy(100), Ticket(5, 0), NOW_S + 1)
+    backlog, elapsed = one.backlog(NOW_S + 1.5)
     assert (backlog.tokens, elapsed) == (300, 0.5), "100 that it tells of, and the two that it does not"
     one.settles(("r1", 1))
-    assert one.backlog(NOW + 1)[0].tokens == 200
+    assert one.backlog(NOW_S + 1)[0].tokens == 200
 
 
 def test_a_prompt_whose_first_token_came_waits_no_more_though_the_worker_has_not_told() -> None:
@@ -254,19 +254,21 @@ def test_a_prompt_whose_first_token_came_waits_no_more_though_the_worker_has_not
         one.computes((f"r{number}", 1), PromptWork(600))
         one.queued((f"r{number}", 1), Ticket(number + 1, 0))
     told = Backlog(age_ms=300.0).and_prompts([PromptWork(200, 400), PromptWork(600)])
-    one.reports(told, Ticket(2, 0), NOW)
-    assert one.backlog(NOW + 0.125) == (told.and_prompts([PromptWork(600)]), 0.125)
+    one.reports(told, Ticket(2, 0), NOW_S)
+    assert one.backlog(NOW_S + 0.125) == (told.and_prompts([PromptWork(600)]), 0.125)
     assert one.awaited() == 3 * 512, "of each the last step's, wherever it is"
-    one.computed(("r0", 1), NOW + 0.25)
-    backlog, elapsed = one.backlog(NOW + 0.5)
+    one.computed(("r0", 1), NOW_S + 0.25)
+    backlog, elapsed = one.backlog(NOW_S + 0.5)
     assert (backlog.tokens, elapsed, backlog.age_ms) == (1200, 0.25, 0.0), "another step runs since then"
     assert backlog.lengths == Backlog().and_prompts([PromptWork(600), PromptWork(600)]).lengths
-    one.computed(("r1", 1), NOW + 0.6)
-    one.computed(("r1", 1), NOW + 0.9)  # it may be said twice
-    assert one.backlog(NOW + 0.9)[0].tokens == 600 and one.awaited() == 512
-    one.reports(told, Ticket(3, 0), NOW + 1)
+    one.computed(("r1", 1), NOW_S + 0.6)
+    one.computed(("r1", 1), NOW_S + 0.9)  # it may be said twice
+    assert one.backlog(NOW_S + 0.9)[0].tokens == 600 and one.awaited() == 512
+    one.reports(told, Ticket(3, 0), NOW_S + 1)
     one.settles(("r2", 1))
-    assert one.backlog(NOW + 1)[0].tokens == told.tokens and one.awaited() == 0, "it was cancelled: its figures say so"
+    assert one.backlog(NOW_S + 1)[0].tokens == told.tokens and one.awaited() == 0, (
+        "it was cancelled: its figures say so"
+    )
 
 
 def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
@@ -276,13 +278,13 @@ def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
     workers = [worker("p", P, flood), worker("d", D, busy(0, 30))]
     expected = {}
     for owner in (flooding, other):
-        choice = Router(hand_off_always=True).pick(listed(workers), asked(300)._replace(owner=owner), NOW)
+        choice = Router(hand_off_always=True).pick(listed(workers), asked(300)._replace(owner=owner), NOW_S)
         assert choice is not None and choice.ttft is not None
         expected[owner] = choice.ttft
     assert expected[flooding] > 5.3
     assert 0.6 + 0.256 < expected[other] < 0.95
     workers[0].computes(("r", 1), PromptWork(1000, 0, other))
-    choice = Router(hand_off_always=True).pick(listed(workers), asked(300)._replace(owner=other), NOW)
+    choice = Router(hand_off_always=True).pick(listed(workers), asked(300)._replace(owner=other), NOW_S)
     assert choice is not None and choice.ttft is not None and 2.6 < choice.ttft < 3.1, "what it was sent is its own"
 
 
@@ -290,8 +292,8 @@ def test_old_figures_are_aged() -> None:
     """Reported 2 s ago, a queue of 2 s is done; one that was reported just now is not."""
     workers = [worker("p1", P, busy(2000)), worker("p2", P, busy(1000)), worker("d", D, busy(0, 30))]
     assert picked_from(workers, asked(500)).prefill == "p2"
-    workers[1].reports(busy(1000), NO_TICKET, NOW + 2)
-    assert picked_from(workers, asked(500), NOW + 2).prefill == "p1"
+    workers[1].reports(busy(1000), NO_TICKET, NOW_S + 2)
+    assert picked_from(workers, asked(500), NOW_S + 2).prefill == "p1"
 
 
 def test_samples_that_are_coming_count_as_running_and_their_blocks_as_taken() -> None:
@@ -310,7 +312,7 @@ def test_of_many_those_that_promise_most_are_looked_at() -> None:
     workers[7] = worker("p07", P, busy(300), has=30)
     assert picked_from(workers, asked(500)).prefill == "p07"
     workers[9].own_sequences = -1
-    workers[9].reports(busy(0), NO_TICKET, NOW)
+    workers[9].reports(busy(0), NO_TICKET, NOW_S)
     workers[7].kept.take(KeyNews(1, 2, b"", struct.pack("<30Q", *range(30))))
     assert picked_from(workers, asked(500)).prefill == "p09"
 
@@ -318,7 +320,7 @@ def test_of_many_those_that_promise_most_are_looked_at() -> None:
 def test_unknown_costs_leave_it_to_load() -> None:
     workers = [worker("p1", P, busy(9000)), worker("p2", P, costs=StepCosts()), worker("d", D)]
     workers[1].own_sequences = 3
-    choice = Router().pick(listed(workers), asked(500), NOW)
+    choice = Router().pick(listed(workers), asked(500), NOW_S)
     assert choice is not None and choice.route == Route("p1", "d") and choice.ttft is None
 
 
@@ -356,10 +358,10 @@ def test_a_pair_that_cannot_connect_is_no_way(known: StepCosts) -> None:
     decodes = [worker("d1", D, busy(0, 3), costs=known), worker("d2", D, busy(0, 4), costs=known)]
     first = worker("p", P, costs=known, unreached=("d1",))
     assert picked_from([first, *decodes], asked(500)) == Route("p", "d2")
-    first.misses("d2", NOW)
+    first.misses("d2", NOW_S)
     alone = picked_from([first, *decodes], asked(500))
     assert alone.prefill == "" and alone.decode in ("d1", "d2")
-    assert picked_from([first, *decodes], asked(500), NOW + 10) == Route("p", "d2")
+    assert picked_from([first, *decodes], asked(500), NOW_S + 10) == Route("p", "d2")
 
 
 def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown() -> None:
@@ -367,7 +369,7 @@ def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown(
 
     def choice(p: StepCosts, d: StepCosts, backlog: Backlog | None = None, others: StepCosts = learned) -> Choice:
         workers = [worker("p", P, costs=p), worker("d", D, backlog, costs=d), worker("e", D, busy(0, 90), costs=others)]
-        found = Router(hand_off_always=True).pick(listed(workers), asked(500), NOW)
+        found = Router(hand_off_always=True).pick(listed(workers), asked(500), NOW_S)
         assert found is not None and found.route == Route("p", "d")
         return found
 
@@ -382,9 +384,9 @@ def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown(
 
 def test_what_was_sent_to_a_worker_keeps_it_from_being_idle() -> None:
     idle = worker("d", D)
-    assert idle.candidate(asked(1), NOW).idle
+    assert idle.candidate(asked(1), NOW_S).idle
     idle.awaits(("r", 1), 500)
-    assert not idle.candidate(asked(1), NOW).idle
+    assert not idle.candidate(asked(1), NOW_S).idle
     idle.settles(("r", 1))
     idle.own_sequences = 1
-    assert not idle.candidate(asked(1), NOW).idle
+    assert not idle.candidate(asked(1), NOW_S).idle

@@ -20,7 +20,7 @@ from pricing.routes.price import prices
 from pricing.routes.route import Choice, RouteRequest
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.workers.listed import listed
-from tests.gateway.workers.test_routes_by_cost import BLOCK, NOW, STEP_COSTS, D, P, worker
+from tests.gateway.workers.test_routes_by_cost import BLOCK_TOKENS, NOW_S, STEP_COSTS, D, P, worker
 
 NO_PREFILL: tuple[Candidate | None, ...] = (None,)
 PROMPT_BLOCKS = 40
@@ -36,12 +36,12 @@ def drawn(chance: random.Random, epoch: str, share_with_kv: float) -> Worker:
     speed = chance.choice([1.0, 1.0, 1.5])
     costs = structs.replace(STEP_COSTS, step=speed * STEP_COSTS.step, steps=chance.choice([0, 4, 900]), fastest=0.01)
     found = worker(epoch, chance.choice([P, D, D]), backlog, has=has, costs=costs)
-    found.learned_at = NOW - chance.choice([0.0, 5.0, 30.0])
+    found.learned_at = NOW_S - chance.choice([0.0, 5.0, 30.0])
     found.own_sequences = chance.randrange(3)
     found.late = chance.random() < 0.1
     if chance.random() < 0.3:
         expected = chance.randrange(PROMPT_BLOCKS)
-        found.kept.expects(tuple(range(expected)), NOW)
+        found.kept.expects(tuple(range(expected)), NOW_S)
     return found
 
 
@@ -51,7 +51,7 @@ def plainly(workers: list[Worker], request: RouteRequest, turn: int) -> Choice |
     def in_turn(role: str) -> list[Candidate]:
         own = sorted((each for each in workers if each.record.role == role), key=lambda each: each.epoch)
         shift = turn % len(own) if own else 0
-        return [each.candidate(request, NOW) for each in own[shift:] + own[:shift]]
+        return [each.candidate(request, NOW_S) for each in own[shift:] + own[:shift]]
 
     def promising(candidates: list[Candidate]) -> list[Candidate]:
         if len(candidates) <= MAX_WORKERS_PRICED:
@@ -88,11 +88,11 @@ def test_a_choice_is_that_of_a_walk_over_all_workers(share_with_kv: float) -> No
         router = Router()
         if chance.random() < 0.1:
             load = structs.replace(workers[0].record.load, costs=StepCosts())
-            workers[0].renew(structs.replace(workers[0].record, load=load), NOW)
+            workers[0].renew(structs.replace(workers[0].record, load=load), NOW_S)
         for turn in (1, 2):
             keys = tuple(range(chance.choice([0, 3, PROMPT_BLOCKS])))
-            request = RouteRequest(BLOCK * PROMPT_BLOCKS, keys={BLOCK: keys}, output_tokens=20)
-            choice = router.pick(listed(workers), request, NOW)
+            request = RouteRequest(BLOCK_TOKENS * PROMPT_BLOCKS, keys={BLOCK_TOKENS: keys}, output_tokens=20)
+            choice = router.pick(listed(workers), request, NOW_S)
             assert choice == plainly(workers, request, turn)
             found.append(choice)
     assert len({choice.route for choice in found if choice is not None}) > 20
@@ -110,14 +110,14 @@ def changes(chance: random.Random, directory: WorkerDirectory[Worker], number: i
             kept, lost = (struct.pack(f"<{len(keys)}Q", *keys) for keys in (range(had, has), range(has, had)))
             each.kept.take(KeyNews(each.kept.heard, each.kept.heard + 1, kept, lost))
         case "expects":
-            each.kept.expects(tuple(range(chance.randrange(PROMPT_BLOCKS))), NOW + number)
+            each.kept.expects(tuple(range(chance.randrange(PROMPT_BLOCKS))), NOW_S + number)
         case "record":
             load = structs.replace(each.record.load, running=chance.randrange(6))
-            each.renew(structs.replace(each.record, load=load), NOW)
+            each.renew(structs.replace(each.record, load=load), NOW_S)
         case "usable":
             each.usable = not each.usable
         case "drains":
-            each.renew(structs.replace(each.record, draining=not each.record.draining), NOW)
+            each.renew(structs.replace(each.record, draining=not each.record.draining), NOW_S)
         case "dies":
             directory.remove(each)
             each.usable = False
@@ -132,9 +132,11 @@ def test_a_choice_follows_all_changes_of_the_workers() -> None:
     for turn in range(1, 150):
         for _ in range(chance.randrange(8)):
             changes(chance, directory, turn)
-        request = RouteRequest(BLOCK * PROMPT_BLOCKS, keys={BLOCK: tuple(range(PROMPT_BLOCKS))}, output_tokens=20)
+        request = RouteRequest(
+            BLOCK_TOKENS * PROMPT_BLOCKS, keys={BLOCK_TOKENS: tuple(range(PROMPT_BLOCKS))}, output_tokens=20
+        )
         serving = [each for each in directory if each.serves("")]
-        assert router.pick(directory, request, NOW) == plainly(serving, request, turn)
+        assert router.pick(directory, request, NOW_S) == plainly(serving, request, turn)
         roster = directory.serving("")
         assert {*roster.prefills.ring, *roster.decodes.ring} == set(serving)
         for role in (roster.prefills, roster.decodes):
@@ -146,12 +148,14 @@ def test_workers_with_other_block_sizes_are_compared_by_tokens() -> None:
     """Of more workers than are listed, all equally loaded, that with most tokens is first, whatever its blocks."""
     idle = [worker(f"d{number:02}", D) for number in range(3 * MAX_WORKERS_PRICED)]
     large = worker("large", D)
-    large.renew(structs.replace(large.record, block_tokens=4 * BLOCK), NOW)
+    large.renew(structs.replace(large.record, block_tokens=4 * BLOCK_TOKENS), NOW_S)
     large.kept.take(KeyNews(NOT_HEARD, 1, struct.pack("<5Q", *range(100, 105)), b"", 0, 1))
     small = worker("small", D, has=12)
     for each in (large, small):
-        each.reports(Backlog(free_blocks=1000), NO_TICKET, NOW)
+        each.reports(Backlog(free_blocks=1000), NO_TICKET, NOW_S)
         each.own_sequences = 50
-    request = RouteRequest(500, keys={BLOCK: tuple(range(31)), 4 * BLOCK: tuple(range(100, 107))}, output_tokens=20)
-    choice = Router().pick(listed([*idle, small, large]), request, NOW)
-    assert choice is not None and choice.route.decode == "large" and choice.start == 5 * 4 * BLOCK
+    request = RouteRequest(
+        500, keys={BLOCK_TOKENS: tuple(range(31)), 4 * BLOCK_TOKENS: tuple(range(100, 107))}, output_tokens=20
+    )
+    choice = Router().pick(listed([*idle, small, large]), request, NOW_S)
+    assert choice is not None and choice.route.decode == "large" and choice.start == 5 * 4 * BLOCK_TOKENS

@@ -11,11 +11,11 @@ from pricing.routes.route import Choice, Route
 from pricing.scaling.demand import DEMAND_MEMORY_S, Demand
 from pricing.scaling.standing import Standing
 from pricing.step_costs.steps import DecodeYield
-from tests.gateway.workers.test_routes_by_cost import NOW, STEP_COSTS, busy, worker
+from tests.gateway.workers.test_routes_by_cost import NOW_S, STEP_COSTS, busy, worker
 
 
 def seen(workers: list[Worker], demand: Demand | None = None, in_line: int = 0) -> Standing:
-    look = StandingSurvey(workers, demand or Demand(NOW), NOW)
+    look = StandingSurvey(workers, demand or Demand(NOW_S), NOW_S)
     for _ in look.steps():
         pass
     return look.standing(in_line)

@@ -20,8 +20,8 @@ from infra.network.gatekeeper import LOG_INTERVAL_S, UNEXPECTED_PEER, Gatekeeper
 from infra.network.sockets import dealer, payload_dealer, payload_ipc_router, payload_router, router
 
 KEYS, OTHERS = CurveKeys.of(b"the deployment's secret"), CurveKeys.of(b"another deployment's secret")
-SECONDS = 10.0
-PATIENCE = 0.1  # s until the next of such peers comes
+DEADLINE_S = 10.0
+PATIENCE_S = 0.1  # s until the next of such peers comes
 MakeDealer = Callable[[zmq.asyncio.Context, str], zmq.asyncio.Socket]
 
 
@@ -65,7 +65,7 @@ async def visitor(make: MakeDealer, address: str) -> AsyncIterator[zmq.asyncio.S
 
 async def passes(house: House, socket: zmq.asyncio.Socket, at: zmq.asyncio.Socket) -> zmq.Frame:
     """Sends both ways; returns the frame that the house received."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE_S):
         await socket.send(b"ping")  # waits for the connection
         identity, frame = await at.recv_multipart(copy=False)
         assert frame.bytes == b"ping"
@@ -81,11 +81,11 @@ async def refused(house: House, make: MakeDealer, address: str, reason: str) -> 
     Of two ends that differ in the kind of their security, the first to see it goes for good, and the house counts what
     it sees itself. So such peers come until it has seen one.
     """
-    before, end = dict(house.gatekeeper.refused), time.monotonic() + SECONDS
+    before, end = dict(house.gatekeeper.refused), time.monotonic() + DEADLINE_S
     while house.gatekeeper.refused == before:
         assert time.monotonic() < end, f"nobody was refused for {reason}"
         async with visitor(make, address) as socket:
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + PATIENCE_S
             while house.gatekeeper.refused == before and time.monotonic() < until:
                 await asyncio.sleep(0.001)
             if house.gatekeeper.refused != before:
@@ -140,7 +140,7 @@ async def test_nobody_is_admitted_without_a_gatekeeper() -> None:
     context = zmq.asyncio.Context()
     socket, address = router(context, LOOPBACK_ADDRESS, KEYS)
     failed = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-    async with asyncio.timeout(SECONDS), visitor(control(KEYS), address):
+    async with asyncio.timeout(DEADLINE_S), visitor(control(KEYS), address):
         await failed.recv_multipart()
     socket.disable_monitor()
     failed.close(0)

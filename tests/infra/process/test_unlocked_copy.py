@@ -7,7 +7,7 @@ import pytest
 
 from infra.process.unlocked_copy import MIN_UNLOCKED_BYTES, copy_bytes, joined
 
-MANY = 1000  # copies in which another thread gets a turn, if it can have one at all
+COPY_COUNT = 1000  # copies in which another thread gets a turn, if it can have one at all
 
 
 @pytest.mark.parametrize("size", [0, 1, MIN_UNLOCKED_BYTES - 1, MIN_UNLOCKED_BYTES, 3 * MIN_UNLOCKED_BYTES + 5])
@@ -46,7 +46,7 @@ def test_another_thread_runs_during_a_copy(work: str) -> None:
     try:
         sys.setswitchinterval(1000.0)
         gate.release()
-        for _ in range(MANY):
+        for _ in range(COPY_COUNT):
             if work == "copy":
                 copy_bytes(target, source)
             else:

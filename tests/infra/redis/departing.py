@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra.process.ending import end
 
-CHUNK = 1 << 16
+READ_BYTES = 1 << 16
 
 
 class Departing:
@@ -39,12 +39,12 @@ class Departing:
         self._writers += [writer, real_writer]
         answers = asyncio.create_task(_copy(real_reader, writer))
         with suppress(ConnectionError):
-            while data := await reader.read(CHUNK):
+            while data := await reader.read(READ_BYTES):
                 if self._command in data and not self.away.is_set():
                     if self._answered:
                         await end([answers])
                         real_writer.write(data)
-                        await real_reader.read(CHUNK)
+                        await real_reader.read(READ_BYTES)
                     self.away.set()
                     await self.leave()
                     return
@@ -55,6 +55,6 @@ class Departing:
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
-        while data := await reader.read(CHUNK):
+        while data := await reader.read(READ_BYTES):
             writer.write(data)
             await writer.drain()

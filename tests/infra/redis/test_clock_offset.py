@@ -9,19 +9,19 @@ from infra.redis.clients import Store
 from infra.redis.clock_offset import CONFIRM_S, STEP_S, ClockOffset
 from infra.redis.store import ServerClock
 
-HOUR = 3600.0
+HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize(
     ("measured", "believed"),
     [
         ([(0.0, 0.1), (1.0, -0.1)], -0.1),  # a clock that runs a little fast or slow is followed
-        ([(0.0, HOUR)], 0.0),  # a jump is not believed at once …
-        ([(0.0, HOUR), (CONFIRM_S - 1, HOUR)], 0.0),
-        ([(0.0, HOUR), (CONFIRM_S, HOUR + STEP_S / 2)], HOUR + STEP_S / 2),  # … but when it lasts
-        ([(0.0, HOUR), (20.0, 0.0), (40.0, HOUR)], 0.0),  # what was mended in between begins anew
-        ([(0.0, HOUR), (20.0, -HOUR), (40.0, -HOUR)], 0.0),  # and so does another jump
-        ([(0.0, HOUR), (20.0, -HOUR), (20.0 + CONFIRM_S, -HOUR)], -HOUR),
+        ([(0.0, HOUR_S)], 0.0),  # a jump is not believed at once …
+        ([(0.0, HOUR_S), (CONFIRM_S - 1, HOUR_S)], 0.0),
+        ([(0.0, HOUR_S), (CONFIRM_S, HOUR_S + STEP_S / 2)], HOUR_S + STEP_S / 2),  # … but when it lasts
+        ([(0.0, HOUR_S), (20.0, 0.0), (40.0, HOUR_S)], 0.0),  # what was mended in between begins anew
+        ([(0.0, HOUR_S), (20.0, -HOUR_S), (40.0, -HOUR_S)], 0.0),  # and so does another jump
+        ([(0.0, HOUR_S), (20.0, -HOUR_S), (20.0 + CONFIRM_S, -HOUR_S)], -HOUR_S),
     ],
 )
 def test_which_offset_is_believed(measured: list[tuple[float, float]], believed: float) -> None:
@@ -41,7 +41,7 @@ class SetClock:
         return int(seconds + self.ahead), microseconds
 
 
-@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+@pytest.mark.parametrize("ahead", [HOUR_S, -HOUR_S])
 @pytest.mark.parametrize("seen", ["by nobody", "by the sender", "by the taker", "by both"])
 async def test_a_deadline_survives_that_the_clock_is_set(
     store: Store, ahead: float, seen: str, monkeypatch: pytest.MonkeyPatch
@@ -70,4 +70,4 @@ async def test_a_deadline_survives_that_the_clock_is_set(
 
 
 def _jumped(clock: ServerClock) -> bool:
-    return abs(clock.server_now() - clock.now()) > HOUR / 2
+    return abs(clock.server_now() - clock.now()) > HOUR_S / 2

@@ -8,7 +8,9 @@ import pytest
 from infra.redis.clients import Store, connect
 from infra.redis.store import answered, check
 
-MOMENTS = 40  # turns of the event loop until the cancellation; with a connection at hand, an answer takes about 20
+TURNS_OF_THE_LOOP = (
+    40  # turns of the event loop until the cancellation; with a connection at hand, an answer takes about 20
+)
 
 
 async def asked(store: Store) -> None:
@@ -32,7 +34,7 @@ async def test_a_cancellation_at_any_moment_is_heard(redis_url: str, ask: Callab
 
     try:
         await ask(store)
-        for turns in range(MOMENTS):
+        for turns in range(TURNS_OF_THE_LOOP):
             heard: list[bool] = []
             task = asyncio.create_task(work())
             for _ in range(turns):

@@ -10,10 +10,10 @@ from infra.redis.clients import Store, connect
 from infra.redis.stored import ALL_KEY, PIECE_BYTES, TENANT_DIVISOR, TenantStore
 
 SECRET = b"the deployment's secret"
-MOST = 64 * PIECE_BYTES  # bytes in all; a tenant has 16 pieces, a body 4
+MAX_BYTES = 64 * PIECE_BYTES  # bytes in all; a tenant has 16 pieces, a body 4
 
 
-def kept(store: Store, seconds: float = 60.0, most: int = MOST) -> TenantStore:
+def kept(store: Store, seconds: float = 60.0, most: int = MAX_BYTES) -> TenantStore:
     return TenantStore(store, SECRET, seconds, most)
 
 
@@ -27,7 +27,7 @@ async def test_any_process_with_the_secret_finds_a_tenants_body(store: Store) ->
     assert await kept(store).get("tenant", "one") == b"a body"
     assert await kept(store).get("another", "one") is None
     assert await kept(store).get("tenant", "two") is None
-    assert await TenantStore(store, b"another secret, quite", 60.0, MOST).get("tenant", "one") is None
+    assert await TenantStore(store, b"another secret, quite", 60.0, MAX_BYTES).get("tenant", "one") is None
 
 
 async def test_deleting_one_takes_it_out_of_every_index(store: Store) -> None:
@@ -62,8 +62,8 @@ async def test_bounds_hold_under_many(store: Store) -> None:
     for number in range(60):
         writes = (box.put(f"tenant {number % 9}", f"{number} {n}", body, 100.0 + number) for n, box in enumerate(boxes))
         assert all(await asyncio.gather(*writes))
-        assert await bodies(store) <= MOST
-    assert await bodies(store) >= MOST * 3 // 4, "those who add at once may each make room for the others as well"
+        assert await bodies(store) <= MAX_BYTES
+    assert await bodies(store) >= MAX_BYTES * 3 // 4, "those who add at once may each make room for the others as well"
     assert await boxes[0].get("tenant 5", "59 0") == body, "the youngest is there"
     assert await boxes[0].get("tenant 0", "0 0") is None, "the oldest is not"
 
@@ -74,7 +74,7 @@ async def test_a_tenant_who_keeps_much_takes_no_room_from_others(store: Store) -
     for number in range(100):
         await box.put("busy", str(number), b"x" * (4 * PIECE_BYTES - 100), now=101.0 + number)
     assert await box.get("quiet", "one") == b"a body"
-    assert await bodies(store) <= MOST // TENANT_DIVISOR
+    assert await bodies(store) <= MAX_BYTES // TENANT_DIVISOR
     assert [await box.get("busy", str(number)) is not None for number in range(100)] == [False] * 96 + [True] * 4
 
 
@@ -85,7 +85,7 @@ async def test_what_is_too_large_is_not_kept(store: Store) -> None:
     assert await store.keys("*") == []
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0, MOST), (60.0, 0)])
+@pytest.mark.parametrize(("seconds", "most"), [(0, MAX_BYTES), (60.0, 0)])
 async def test_it_can_be_switched_off(store: Store, seconds: float, most: int) -> None:
     box = kept(store, seconds, most)
     assert not box.keeps

@@ -23,7 +23,7 @@ CASES = [
     (Routing(5, "softmax_of_used"), 5, False),
     (Routing(1, "sigmoid", scale=0.5), 1, False),
 ]
-ERROR = 64 * 2.0**-24
+MAX_ERROR = 64 * 2.0**-24
 """Of a share: logits are up to 5, so that a power is wrong by some ten units of fp32; the sums are of up to 256
 positive numbers, in trees and by threads of eight; some ten operations more."""
 
@@ -40,7 +40,7 @@ def check(logits: Tensor, routing: Routing, correction: Tensor | None = None, co
     wanted, exact = reference(logits.double(), routing, None if correction is None else correction.double())
     assert chosen.dtype == torch.int32 and shares.dtype == torch.float32
     assert torch.equal(chosen, wanted)
-    assert ((shares.double() - exact).abs() <= ERROR * exact.abs()).all()
+    assert ((shares.double() - exact).abs() <= MAX_ERROR * exact.abs()).all()
 
 
 @pytest.mark.parametrize(("routing", "experts", "corrected"), CASES, ids=str)

@@ -14,7 +14,7 @@ from kernels.tuning import Config
 from tests.kernels.draws import fenced
 from tests.kernels.poison import poisoned
 
-ERROR = 2.0**-20
+MAX_ERROR = 2.0**-20
 """Exponentials and sums of a few units in the last place are within 2^-21 of the sum, and so of its logarithm; a
 log-probability above -16 is rounded by 2^-21 at most."""
 
@@ -25,7 +25,7 @@ def agree(found: Tensor, expected: Tensor, top: int) -> None:
     assert torch.equal(found[:, whole], expected[:, whole])
     logprobs = [0, *range(2 + top, 2 + 2 * top)]
     one, other = (each[:, logprobs].contiguous().view(torch.float32).double() for each in (found, expected))
-    assert float((one - other).abs().max()) <= ERROR
+    assert float((one - other).abs().max()) <= MAX_ERROR
 
 
 def test_both_sides_know_the_same_limits() -> None:

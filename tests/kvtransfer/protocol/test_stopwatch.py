@@ -14,7 +14,7 @@ from tests.kvtransfer.protocol.decode_side import ALL, COMMIT, GRANTED
 from tests.kvtransfer.protocol.decode_side import Side as DecodeSide
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, opening, to_prefill
 
-LAYER = 24  # bytes: three blocks of 8
+LAYER_BYTES = 24  # bytes: three blocks of 8
 
 
 class Side:
@@ -65,10 +65,10 @@ def test_a_layer_that_leaves_while_the_next_is_computed_exposes_nothing() -> Non
     side.does(LayerReady(1, 0, 0, 3), 1.5)
     side.hears(grant(), 2.0)  # from now on it could leave
     side.send(2.25)
-    side.seen(LAYER, 2.5)  # half a second of sending, and nothing to send until the next layer
+    side.seen(LAYER_BYTES, 2.5)  # half a second of sending, and nothing to send until the next layer
     side.does(LayerReady(1, 0, 1, 3), 7.0)
     side.send(7.0)
-    side.seen(2 * LAYER, 7.25)
+    side.seen(2 * LAYER_BYTES, 7.25)
     stages = told(side.senders.handle(TOKENS, 8.0))
     assert measured(stages) == (1000.0, 750.0, 0.0), "all had left when the computation ended"
     assert stages.prefill_ms == TOKENS.stages.prefill_ms and stages.way == Way("shm", False, "none")
@@ -83,7 +83,7 @@ def test_what_leaves_behind_the_computation_is_exposed() -> None:
     assert side.senders.handle(TOKENS, 2.0) == []
     stages = told(side.send(2.5))
     assert measured(stages) == (250.0, 500.0, 500.0)
-    side.seen(LAYER, 2.75)  # a part only
+    side.seen(LAYER_BYTES, 2.75)  # a part only
     assert side.end(3.0) == HandoffTimes(250.0, 1000.0, 1000.0), "what Accepted covers was under way until then"
 
 

@@ -6,9 +6,9 @@ from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
 
 ALONE, EACH = 0.02, 0.0005
 """Seconds of a decode step for one sequence, and for each further one."""
-PROMPT = 0.1
+PROMPT_S = 0.1
 """Seconds of a usual prompt."""
-BLOCKS = 1000
+POOL_BLOCKS = 1000
 OF_A_SEQUENCE = 10
 """Blocks of a sequence."""
 
@@ -24,17 +24,17 @@ def seen(load: Offered, prefill: int, decode: int) -> Standing:
     step = ALONE / (1 - EACH * rate) if EACH * rate < 0.9 else 10 * ALONE  # where they would pile up: so far
     sequences = round(rate * step)
     tpot = ALONE + EACH * sequences
-    used = min(BLOCKS, OF_A_SEQUENCE * sequences)
+    used = min(POOL_BLOCKS, OF_A_SEQUENCE * sequences)
     prefills = tuple(
         WorkerStanding(
-            f"p{number}", ttft=PROMPT + load.queued / prefill, ttft_alone=PROMPT, tpot=ALONE, tpot_alone=ALONE
+            f"p{number}", ttft=PROMPT_S + load.queued / prefill, ttft_alone=PROMPT_S, tpot=ALONE, tpot_alone=ALONE
         )
         for number in range(prefill)
     )
     decodes = tuple(
         WorkerStanding(
-            f"d{number}", ttft=PROMPT, ttft_alone=PROMPT, tpot=tpot, tpot_alone=ALONE,
-            sequences=sequences, blocks=BLOCKS, free_blocks=BLOCKS - used,
+            f"d{number}", ttft=PROMPT_S, ttft_alone=PROMPT_S, tpot=tpot, tpot_alone=ALONE,
+            sequences=sequences, blocks=POOL_BLOCKS, free_blocks=POOL_BLOCKS - used,
         )
         for number in range(decode)
     )  # fmt: skip

@@ -13,7 +13,7 @@ from pricing.scaling.standing import Standing, WorkerStanding
 from tests.launcher.autoscale.loads import Offered, seen
 
 RULES = Rules({"prefill": Bounds(1, 4), "decode": Bounds(1, 6)}, SLO(1000.0, 50.0), up=30.0, down=120.0)
-LOOK = 5.0  # s
+LOOK_PERIOD_S = 5.0  # s
 SETTINGS = settings(deadline=None, max_examples=60)
 loads = st.builds(
     Offered, st.floats(0, 6), st.one_of(st.just(0.0), st.floats(0, 20)), st.one_of(st.just(0.0), st.floats(0, 9000))
@@ -30,7 +30,7 @@ class Fleet:
         self.changes: list[tuple[float, ScalingChange]] = []
 
     def look(self, load: Offered) -> ScalingChange | None:
-        self.now += LOOK
+        self.now += LOOK_PERIOD_S
         change = self.policy.look(ScalingInput(seen(load, **self.workers), 0.0, self.workers), self.now)
         if change is not None:
             self.changes.append((self.now, change))
@@ -76,7 +76,7 @@ def test_under_a_steady_load_each_role_moves_one_way_and_stops(load: Offered, pr
 def first(load: Offered, workers: dict[str, int]) -> int:
     """Returns which way the first change goes that a steady load makes; 0 for none."""
     policy, standing = ScalingPolicy(RULES, 0.0), seen(load, **workers)
-    looks = (policy.look(ScalingInput(standing, 0.0, workers), LOOK * number) for number in range(1, 40))
+    looks = (policy.look(ScalingInput(standing, 0.0, workers), LOOK_PERIOD_S * number) for number in range(1, 40))
     return next((change.by for change in looks if change is not None), 0)
 
 
@@ -131,7 +131,7 @@ HOWS = ["old", "draining", "late", "unknown", "none", "all old", "starting", "un
 def test_figures_that_are_old_or_missing_change_nothing(load: Offered, how: str) -> None:
     policy = ScalingPolicy(RULES, 0.0)
     for number in range(1, 200):
-        assert policy.look(broken(seen(load, 2, 2), how), LOOK * number) is None
+        assert policy.look(broken(seen(load, 2, 2), how), LOOK_PERIOD_S * number) is None
 
 
 @given(st.sampled_from(HOWS))
@@ -139,7 +139,7 @@ def test_one_look_without_figures_begins_every_wait_anew(how: str) -> None:
     fleet = Fleet(2, 2)
     for number in range(1, 200):
         if number % 20 == 0:  # every 100 s, of the 120 that a removal takes
-            fleet.now += LOOK
+            fleet.now += LOOK_PERIOD_S
             assert fleet.policy.look(broken(seen(Offered(), 2, 2), how), fleet.now) is None
         else:
             fleet.look(Offered())

@@ -13,7 +13,7 @@ from tests.full_disk import room
 from tests.waiting import wait_until
 
 LINE = b"x" * 99 + b"\n"
-ROOM = 150_000  # bytes
+MAX_LOG_BYTES = 150_000  # bytes
 
 
 def contents(log: LogFile) -> list[bytes]:
@@ -106,7 +106,7 @@ def test_a_child_goes_on_while_its_log_cannot_be_written(full: str, tmp_path: Pa
     """All that it writes is read, and how it ended is known; nothing is raised into the launcher's loop."""
     service = Process("decode-0", (sys.executable, "-I", "-S", "-c", NOISY), lambda: None)
     path = Path("/dev/full") if full == "the device" else tmp_path / "log"
-    with room(ROOM), LogFile(path, 1 << 20, 2, said.append) as log:
+    with room(MAX_LOG_BYTES), LogFile(path, 1 << 20, 2, said.append) as log:
         child = Child(service, os.environ, tmp_path, log)
 
         def ended() -> bool:
@@ -118,4 +118,4 @@ def test_a_child_goes_on_while_its_log_cannot_be_written(full: str, tmp_path: Pa
         assert child.exit_status() == 0 and child.why() == "the last of 4000 lines"
         assert len(said) == 1 and "its lines are lost until it can" in said[0]
         if full == "the disk":
-            assert log.path.stat().st_size == ROOM
+            assert log.path.stat().st_size == MAX_LOG_BYTES

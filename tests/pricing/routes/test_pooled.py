@@ -16,7 +16,7 @@ from pricing.routes.route import RouteRequest
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.workers.listed import listed
 
-NOW = 1000.0
+NOW_S = 1000.0
 MEMORY_S = COSTS_MEMORY_S
 LEARNED = StepCosts(step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, steps=500)
 
@@ -43,8 +43,8 @@ def worker(epoch: str, costs: StepCosts, ago: float, role: Role = "decode", devi
         load=WorkerLoad(blocks_total=1000, costs=costs),
     )
     found = Worker(record)
-    found.usable, found.learned_at = True, NOW - ago
-    found.reports(Backlog(free_blocks=1000), NO_TICKET, NOW)
+    found.usable, found.learned_at = True, NOW_S - ago
+    found.reports(Backlog(free_blocks=1000), NO_TICKET, NOW_S)
     return found
 
 
@@ -92,13 +92,13 @@ def test_costs_that_are_believed(row: str) -> None:
 def test_pools_of_many_workers_are_kept_for_a_while() -> None:
     few = [worker(f"w{number}", LEARNED, 0) for number in range(MAX_WORKERS_IN_MEDIANS)]
     pools = KeptPools()
-    assert pools.of(len(few), few, few, NOW) is not pools.of(len(few), few, few, NOW)
+    assert pools.of(len(few), few, few, NOW_S) is not pools.of(len(few), few, few, NOW_S)
     many = [*few, worker("one more", LEARNED, 0)]
-    kept = pools.of(len(many), many, many, NOW)
-    assert pools.of(len(many), many, many, NOW + 0.9 * POOLS_KEPT_S) is kept
-    assert pools.of(len(many), many, many, NOW + 1.1 * POOLS_KEPT_S) is not kept
+    kept = pools.of(len(many), many, many, NOW_S)
+    assert pools.of(len(many), many, many, NOW_S + 0.9 * POOLS_KEPT_S) is kept
+    assert pools.of(len(many), many, many, NOW_S + 1.1 * POOLS_KEPT_S) is not kept
     other = worker("other", LEARNED, 0, device="cuda")
-    assert other.kind in pools.of(len(many), [*many, other], [other], NOW + 1.2 * POOLS_KEPT_S), "it is priced now"
+    assert other.kind in pools.of(len(many), [*many, other], [other], NOW_S + 1.2 * POOLS_KEPT_S), "it is priced now"
 
 
 @pytest.mark.parametrize(("costs", "ago"), [(slower(8, steps=0), 0.0), (slower(8), 10 * MEMORY_S)])
@@ -107,7 +107,7 @@ def test_of_equal_decode_workers_none_goes_without(costs: StepCosts, ago: float)
     router, workers = Router(), [worker("a", costs, ago), worker("b", LEARNED, 0), worker("p", LEARNED, 0, "prefill")]
     picked: Counter[str] = Counter()
     for number in range(57):
-        choice = router.pick(listed(workers), RouteRequest(200, output_tokens=20), NOW)
+        choice = router.pick(listed(workers), RouteRequest(200, output_tokens=20), NOW_S)
         assert choice is not None
         chosen = next(one for one in workers if one.record.epoch == choice.route.decode)
         chosen.awaits((f"r{number}", 1), 200)

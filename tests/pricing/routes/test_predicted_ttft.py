@@ -31,7 +31,7 @@ from tests.engine.blocks.test_manager import spec
 TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, most_tokens=512, shorter=0.5)
 SEED = StepCosts(step=0.02, prompt_token=0.0006, pair=1e-7, most_tokens=512, shorter=0.5)
 PING, BEAT = 0.25, 1.0  # s
-REQUESTS = 150
+REQUEST_COUNT = 150
 FLOODS = owner_of("floods", 1.0)
 
 
@@ -60,7 +60,7 @@ class Simulation:
         self.next_ping = self.next_beat = 0.0
         at = 0.0
         self.arrivals: list[float] = []
-        for _ in range(REQUESTS):
+        for _ in range(REQUEST_COUNT):
             at += self.chance.expovariate(rate)
             self.arrivals.append(at)
 
@@ -148,7 +148,7 @@ def test_the_median_error_is_bounded(rate: float, noise: float, error: float) ->
     """Mostly idle, two thirds busy and overloaded: who comes later may pass a long prompt, which nobody can foresee."""
     simulation = Simulation(rate, noise)
     simulation.run()
-    assert len(simulation.errors[""]) == REQUESTS
+    assert len(simulation.errors[""]) == REQUEST_COUNT
     assert median(simulation.errors[""]) < error
 
 

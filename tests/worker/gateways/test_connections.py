@@ -31,13 +31,13 @@ from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.steps import pairs_of
 from tests.network import KEYS
-from tests.worker.gateway_end import GATEWAY_EPOCH, SECONDS, WORKER_EPOCH, Landings, Setting, life
+from tests.worker.gateway_end import DEADLINE_S, GATEWAY_EPOCH, WORKER_EPOCH, Landings, Setting, life
 from worker.engine_status import EngineActivity, PromptCounts
 from worker.events import AttemptFailure, Emit, Kill
 from worker.gateways.connections import MAX_MESSAGE_TOKENS, MESSAGES_PER_TURN, GatewayConnections
 
 KEY = AttemptKey("gateway-1", 0, 1)
-COUNT = 8000  # tokens
+PROMPT_TOKENS = 8000  # tokens
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_a_pong_tells_what_is_before_the_engine_and_on_its_way_there(setti
     await setting.hello()
     await setting.send(Ping(sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH, number=1))
     pong = await setting.receive()
-    assert isinstance(pong, Pong) and pong.backlog is not None and 0 < pong.backlog.age_ms < SECONDS * 1000
+    assert isinstance(pong, Pong) and pong.backlog is not None and 0 < pong.backlog.age_ms < DEADLINE_S * 1000
     told = Backlog(prompts=3, tokens=50, pairs=pairs_of(0, 20), sequences=5, free_blocks=7)
     assert structs.replace(pong.backlog, age_ms=0.0) == told
 
@@ -199,7 +199,7 @@ async def test_a_peer_of_nonsense_is_cut_off_and_another_is_heard(
 ) -> None:
     enemy = dealer(setting.context, setting.endpoint, KEYS)
     for _ in range(100):
-        await asyncio.wait_for(enemy.send(b"\xc1nonsense"), SECONDS)
+        await asyncio.wait_for(enemy.send(b"\xc1nonsense"), DEADLINE_S)
     await setting.hello()
     while setting.connections.dropped < 100:  # the test's own time limit bounds it
         await asyncio.sleep(0)
@@ -238,16 +238,18 @@ async def test_what_a_slow_gateway_is_owed_grows_together(setting: Setting) -> N
     """Tokens that come one by one, while nothing is read, leave in few messages, each of which is handled soon."""
     await setting.hello()
     setting.ledger.begin(KEY, GATEWAY_EPOCH, 0, 1e12)
-    tokens = list(range(COUNT))
+    tokens = list(range(PROMPT_TOKENS))
     for index in tokens:
-        setting.connections.handle(Emit([Emitted(KEY, index, [index], "length" if index == COUNT - 1 else None)]))
+        setting.connections.handle(
+            Emit([Emitted(KEY, index, [index], "length" if index == PROMPT_TOKENS - 1 else None)])
+        )
         await setting.connections._flush(GATEWAY_EPOCH)
     unknown = KEY._replace(request="gateway-1-2")
     await setting.connections._answer(GATEWAY_EPOCH, unknown, 0)  # what it was told waits as well, and is not lost
     got: list[int] = []
     failed: list[Failed] = []
     messages = 0
-    while len(got) < COUNT or not failed:
+    while len(got) < PROMPT_TOKENS or not failed:
         message = await setting.receive()
         if isinstance(message, Failed):
             failed.append(message)
@@ -259,9 +261,9 @@ async def test_what_a_slow_gateway_is_owed_grows_together(setting: Setting) -> N
         for each in message.emitted:
             assert each.index == len(got)
             got += each.token_ids
-            assert (each.finish is not None) == (len(got) == COUNT)
+            assert (each.finish is not None) == (len(got) == PROMPT_TOKENS)
     assert got == tokens and [each.key for each in failed] == [unknown]
-    assert messages < COUNT / 4, f"{messages} messages"
+    assert messages < PROMPT_TOKENS / 4, f"{messages} messages"
 
 
 class EndlessSocket:

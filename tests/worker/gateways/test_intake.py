@@ -40,12 +40,12 @@ from worker.gateways.intake import Intake
 HEAD = structs.replace(test_bodies.head(), sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH)
 WHOLE = structs.replace(test_bodies.WHOLE, sender=GATEWAY_EPOCH, receiver=WORKER_EPOCH)
 SEALER = Sealer(b"0123456789abcdef", JOB_PURPOSE)
-AHEAD = 2  # jobs that the worker takes before it can begin them
+JOBS_AHEAD = 2  # jobs that the worker takes before it can begin them
 
 
 @pytest.fixture
 async def setting() -> AsyncIterator[Setting]:
-    setting = Setting(5.0, jobs_ahead=AHEAD)
+    setting = Setting(5.0, jobs_ahead=JOBS_AHEAD)
     await setting.hello()
     yield setting
     await setting.close()
@@ -76,7 +76,7 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
     jobs = JobQueue(store, SEALER, WORKER_EPOCH)
     await jobs.open()
     status = setting.life.status
-    status.shows(WorkerLoad(waiting=AHEAD), PromptCounts())  # which the engine has not begun
+    status.shows(WorkerLoad(waiting=JOBS_AHEAD), PromptCounts())  # which the engine has not begun
     intake = asyncio.create_task(Intake(setting.life, jobs, setting.connections, setting.transfer).run())
     tickets = [await add_job(store, SEALER, job(number)) for number in range(5)]
     assert (await pong(setting)).taken < tickets[0], "all are in line"

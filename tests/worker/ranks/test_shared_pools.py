@@ -18,7 +18,7 @@ from engine.parallel.shard import Shard
 from kvtransfer.digest import payload_digest
 from kvtransfer.transports.pool.channel import PoolChannel
 from kvtransfer.transports.pool.writers import PoolWriters
-from tests.engine.kv.test_rank_pools import COUNT, SOURCES, TARGETS, WHOLE, config_of, make_pool
+from tests.engine.kv.test_rank_pools import BLOCK_COUNT, SOURCES, TARGETS, WHOLE, config_of, make_pool
 from tests.kvtransfer.pair import until
 
 LAYER = 1
@@ -29,7 +29,7 @@ def shared_pools(name: str, ranks: int) -> RankPools:
     for rank in range(ranks):
         spec = make_spec(cut_config(config, Shard(rank, ranks)), torch.float32, 8, "w")
         device = torch.device("cpu")
-        pools.append(KVPool(spec, [COUNT], device, ReferenceMover(), ReferenceCodec(), is_shared=True))
+        pools.append(KVPool(spec, [BLOCK_COUNT], device, ReferenceMover(), ReferenceCodec(), is_shared=True))
     return RankPools(pools, make_spec(config, torch.float32, 8, "w"))
 
 
@@ -71,7 +71,7 @@ async def test_every_rank_gets_its_part_of_what_another_process_writes(name: str
     assert sent.digest == payload_digest(0, LAYER, 0, landed)
     assert b"".join(target.begin_read(0, LAYER, TARGETS)()) == b"".join(views)
     for pool in target._pools:
-        others = [block for block in range(COUNT) if block not in TARGETS]
+        others = [block for block in range(BLOCK_COUNT) if block not in TARGETS]
         assert not pool.layers[LAYER][others].any() and not pool.layers[0].any()
     if name in ("1 KV head", "latent"):  # which all ranks hold
         target._pools[-1].layers[LAYER][TARGETS[0]] += 1

@@ -13,8 +13,8 @@ from tests.worker.roles.prefill_jobs import closed, job, prefill_worker, whole
 from worker.events import Emit, Fail, Kill, Phase
 from worker.roles.prefill import PrefillPolicy
 
-STOP = 9
-STOPPING = Limits(10, (STOP,))
+STOP_TOKEN = 9
+STOPPING = Limits(10, (STOP_TOKEN,))
 
 
 def key(sample: int, number: int = 1, attempt: int = 1) -> AttemptKey:
@@ -58,7 +58,7 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
 def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
     """To the gateway, and to the decode worker, which repeats first tokens; there with the first that goes on."""
     for stopping in (None, 0):
-        bench, policy = prefill_worker(executor=Sevens({} if stopping is None else {stopping: STOP}))
+        bench, policy = prefill_worker(executor=Sevens({} if stopping is None else {stopping: STOP_TOKEN}))
         sampling = Sampling(1, logprobs=2, prompt_logprobs=1)
         policy.receive(job(1, samples=(0, 1), limits=STOPPING, sampling=sampling), 1.0)
         bench.run(policy)
@@ -72,7 +72,7 @@ def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
 
 
 def test_a_handoff_that_no_sample_needs_is_done() -> None:
-    bench, policy = prefill_worker(executor=Sevens({0: STOP, 1: STOP}))
+    bench, policy = prefill_worker(executor=Sevens({0: STOP_TOKEN, 1: STOP_TOKEN}))
     policy.receive(job(1, samples=(0, 1), limits=STOPPING), 1.0)
     bench.run(policy)
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")] and not bench.heard(CommitHandoff)

@@ -5,14 +5,14 @@ from kvtransfer.events import BlocksTaken, CommitHandoff, LayerReady, OpenHandof
 from tests.worker.role_bench import WINDOWED
 from tests.worker.roles.prefill_jobs import closed, job, prefill_worker
 
-TEXT = 8 * 6
+TEXT_TOKENS = 8 * 6
 SEEN = range(10, 12)
 """The blocks of a text of 48 tokens that a window of 6 behind it sees: tokens 43 to 47."""
 
 
 def test_a_window_s_blocks_are_told_once_and_before_its_first_layer() -> None:
     bench, policy = prefill_worker(spec=WINDOWED)
-    policy.receive(job(1, tokens=TEXT), 1.0)
+    policy.receive(job(1, tokens=TEXT_TOKENS), 1.0)
     bench.step(policy)  # 16 tokens
     (opened,) = bench.heard(OpenHandoff)
     assert [len(table) for table in opened.blocks] == [0, 12]

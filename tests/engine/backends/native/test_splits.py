@@ -13,8 +13,8 @@ from engine.parallel.sums import SumOrder, split_sum, tree_sum
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.native.quantized_weights import KINDS, quantized_weight
 
-OUTPUTS = 70
-ROWS = (1, 2, 7, 33, 97)
+LAYER_OUTPUTS = 70
+ROW_COUNTS = (1, 2, 7, 33, 97)
 UNORDERED = [kind for kind, made in KINDS.items() if "order" not in made]
 
 
@@ -34,7 +34,7 @@ def check(level: ctypes.CDLL, weight: Weight, dtype: torch.dtype, splits: int) -
     """Compares ranks with one another, and with the layer that rounds at once and adds a bias."""
     outputs, inputs = weight.shape
     bias = random(outputs, seed=2, dtype=dtype)
-    for rows in ROWS:
+    for rows in ROW_COUNTS:
         x = random(rows, inputs, seed=rows, dtype=dtype)
         whole = sums(level, weight, x, splits, 1)
         for ranks in (2, 4, 8):
@@ -51,14 +51,14 @@ def check(level: ctypes.CDLL, weight: Weight, dtype: torch.dtype, splits: int) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_splits_have_one_tree(level: ctypes.CDLL, dtype: torch.dtype, inputs: int, splits: int) -> None:
     """Splits within a block of the depth, and across several."""
-    check(level, random(OUTPUTS, inputs, seed=1, dtype=dtype) / inputs**0.5, dtype, splits)
+    check(level, random(LAYER_OUTPUTS, inputs, seed=1, dtype=dtype) / inputs**0.5, dtype, splits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("kind", UNORDERED)
 def test_splits_of_quantized_weights(level: ctypes.CDLL, kind: str, dtype: torch.dtype) -> None:
     inputs = 2560 if kind == "fp8 by 160" else 2048
-    weight = quantized_weight(OUTPUTS, inputs, **KINDS[kind]).times(1 / 2048)
+    weight = quantized_weight(LAYER_OUTPUTS, inputs, **KINDS[kind]).times(1 / 2048)
     sizes = weight.scales.abs()
     raised = torch.where(sizes < sizes.max() / 256, 4096.0, 1.0)  # as fp16, tiny scales would depend on others
     offsets = None if weight.offsets is None else weight.offsets * raised

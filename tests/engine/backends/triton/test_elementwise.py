@@ -19,7 +19,7 @@ from launcher.devices.gpus import visible_gpus
 from tests.engine.configs import attention
 
 DEVICE = "cuda" if visible_gpus() else "cpu"
-TOLERANCE = 64 * 2.0**-24
+MAX_DIFFERENCE = 64 * 2.0**-24
 """fp32: a sum of up to 44 squares and some ten operations behind it, each rounded by 2^-24."""
 EPS = 1e-5
 HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 16, 8
@@ -59,8 +59,8 @@ def test_queries_and_what_is_stored(kind: str) -> None:
         queries.append(between.rotate_and_store(heads, angles, weight, step, 1, layer))
         pools.append(pool)
     assert queries[0].shape == (6, HEADS, DIM) and pools[0][1].any() and not pools[0][0].any()
-    torch.testing.assert_close(queries[0], queries[1], rtol=TOLERANCE, atol=TOLERANCE)
-    torch.testing.assert_close(pools[0], pools[1], rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(queries[0], queries[1], rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE)
+    torch.testing.assert_close(pools[0], pools[1], rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE)
 
 
 def test_norm_and_gate() -> None:
@@ -68,8 +68,8 @@ def test_norm_and_gate() -> None:
     x, weight = random(9, 44, seed=1), random(44, seed=2)
     for change in (None, random(9, 44, seed=3)):
         found = ours.add_norm(x.clone(), change, weight)
-        torch.testing.assert_close(found, theirs.add_norm(x, change, weight), rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(found, theirs.add_norm(x, change, weight), rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE)
     for activation in get_args(Activation):
         gated = ours.gate(x, activation)
-        torch.testing.assert_close(gated, theirs.gate(x, activation), rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(gated, theirs.gate(x, activation), rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE)
     assert ours.add_norm(x.clone(), x, None)[1].equal(x + x) and ours.add_norm(x, None, None)[1].equal(x)

@@ -21,11 +21,11 @@ from kernels.attention.expanded_attention import ExpandedKV, expanded_attention
 
 pytestmark = pytest.mark.interpreted
 CPU = torch.device("cpu")
-BLOCK = 8
+BLOCK_TOKENS = 8
 ATTENTION = LatentAttention(
     heads=3, query_rank=0, latent_rank=40, rope_dim=8, nope_dim=24, value_dim=16, scale=0.2, rope=Rope(dim=8)
 )
-BLOCK_BYTES = BLOCK * 3 * (24 + 16) * 4
+BLOCK_BYTES = BLOCK_TOKENS * 3 * (24 + 16) * 4
 """Keys and values of a block, for all heads, in fp32."""
 Stored = tuple[int, int]
 """Stored and new tokens of a work."""
@@ -61,10 +61,10 @@ def attended(
 ) -> Tensor:
     works, first = [], 1
     for number, (start, count) in enumerate(given):
-        end = first + blocks_for(start + count, BLOCK)
+        end = first + blocks_for(start + count, BLOCK_TOKENS)
         works.append(Work(number, start, [0] * count, (list(range(first, end))[::-1],), Sampling(seed=0)))
         first = end
-    step = attention.begin(build_batch(StepPlan(0, works), BLOCK, CPU, None))
+    step = attention.begin(build_batch(StepPlan(0, works), BLOCK_TOKENS, CPU, None))
     return step.attend_latent(0, queries, ReferenceLinears(CPU, torch.float32).latent(keys, values))
 
 
@@ -102,8 +102,8 @@ def test_short_chunks_are_absorbed_alone(
 def compare(works: Sequence[Stored]) -> None:
     """Attends to random vectors as the reference backend does."""
     torch.manual_seed(0)
-    blocks = 1 + sum(blocks_for(start + count, BLOCK) for start, count in works)
-    layer = torch.randn(blocks, 1, BLOCK, ATTENTION.latent_rank + ATTENTION.rope_dim)
+    blocks = 1 + sum(blocks_for(start + count, BLOCK_TOKENS) for start, count in works)
+    layer = torch.randn(blocks, 1, BLOCK_TOKENS, ATTENTION.latent_rank + ATTENTION.rope_dim)
     keys, values = (torch.randn(3, width, 40) / 40**0.5 for width in (ATTENTION.nope_dim, ATTENTION.value_dim))
     queries = torch.randn(sum(count for _, count in works), 3, ATTENTION.nope_dim + ATTENTION.rope_dim)
     expected, found = (

@@ -28,7 +28,7 @@ from tests.variants import VARIANTS
 
 DEVICE = "cuda" if visible_gpus() else "cpu"
 NEW_TOKENS = 3
-INPUTS = 64
+LAYER_INPUTS = 64
 WIDE = Config({"TILE": 512, "RUNS": 4})
 """Tiles of whole layers: the interpreter takes its time for each, whatever its size."""
 
@@ -72,22 +72,22 @@ def grouped(weight: Tensor, group: int) -> Quantized:
 
 
 def test_parts_of_one_kind_are_one_launch() -> None:
-    weights: list[Weight] = [to_int4(torch.randn(outputs, INPUTS)) for outputs in (7, 4, 5)]
+    weights: list[Weight] = [to_int4(torch.randn(outputs, LAYER_INPUTS)) for outputs in (7, 4, 5)]
     found, expected, layer = both(weights, torch.randn(16, device=DEVICE))
     assert isinstance(layer, QuantizedLinear)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_parts_of_several_kinds_lie_side_by_side() -> None:
-    order = torch.randperm(INPUTS)
+    order = torch.randperm(LAYER_INPUTS)
     weights: list[Weight] = [
-        to_int4(torch.randn(7, INPUTS)),
-        to_int4(torch.randn(2, INPUTS)),
-        replace(to_int4(torch.randn(4, INPUTS)), order=order),
-        grouped(torch.randn(5, INPUTS), 16),
-        grouped(torch.randn(3, INPUTS), 8),  # no kernel takes groups of 8
-        torch.randn(6, INPUTS),
-        to_fp8(torch.randn(3, INPUTS)),
+        to_int4(torch.randn(7, LAYER_INPUTS)),
+        to_int4(torch.randn(2, LAYER_INPUTS)),
+        replace(to_int4(torch.randn(4, LAYER_INPUTS)), order=order),
+        grouped(torch.randn(5, LAYER_INPUTS), 16),
+        grouped(torch.randn(3, LAYER_INPUTS), 8),  # no kernel takes groups of 8
+        torch.randn(6, LAYER_INPUTS),
+        to_fp8(torch.randn(3, LAYER_INPUTS)),
     ]
     found, expected, layer = both(weights, torch.randn(30, device=DEVICE))
     assert isinstance(layer, SideBySide)
@@ -97,8 +97,8 @@ def test_parts_of_several_kinds_lie_side_by_side() -> None:
 
 
 def test_inputs_are_gathered_in_the_order_of_a_checkpoint() -> None:
-    order = torch.randperm(INPUTS)
-    weights: list[Weight] = [replace(to_int4(torch.randn(outputs, INPUTS)), order=order) for outputs in (4, 5)]
+    order = torch.randperm(LAYER_INPUTS)
+    weights: list[Weight] = [replace(to_int4(torch.randn(outputs, LAYER_INPUTS)), order=order) for outputs in (4, 5)]
     found, expected, layer = both(weights)
     assert isinstance(layer, QuantizedLinear), "both have the same order"
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -107,7 +107,7 @@ def test_inputs_are_gathered_in_the_order_of_a_checkpoint() -> None:
 def test_many_rows_are_multiplied_by_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized, "MIN_DEQUANTIZED_ROWS", 4)
     monkeypatch.setattr(quantized, "product", None)
-    weights: list[Weight] = [to_int4(torch.randn(7, INPUTS)), to_fp8(torch.randn(5, INPUTS))]
+    weights: list[Weight] = [to_int4(torch.randn(7, LAYER_INPUTS)), to_fp8(torch.randn(5, LAYER_INPUTS))]
     found, expected, _ = both(weights, torch.randn(12, device=DEVICE), rows=4)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -116,7 +116,7 @@ def test_what_no_kernel_takes_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
     quantized._told.clear()
     with caplog.at_level(logging.INFO):
         for _ in range(2):
-            found, expected, _ = both([grouped(torch.randn(4, INPUTS), 24)])
+            found, expected, _ = both([grouped(torch.randn(4, LAYER_INPUTS), 24)])
             assert found.equal(expected)
     why = "groups of int8 weights have a multiple of 16 inputs in the kernels, not 24"
     told = f"weights are dequantized in memory: {why}"
@@ -126,10 +126,10 @@ def test_what_no_kernel_takes_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
 def test_adapters_change_quantized_layers() -> None:
     device = torch.device(DEVICE)
     adapting = Adapting(slots=1, max_rank=4)
-    layer = TritonLinears(device, torch.float32).fused([to_int4(torch.randn(8, INPUTS))], None, adapting)
-    x = torch.randn(3, INPUTS, device=device)
+    layer = TritonLinears(device, torch.float32).fused([to_int4(torch.randn(8, LAYER_INPUTS))], None, adapting)
+    x = torch.randn(3, LAYER_INPUTS, device=device)
     plain = layer(x)
-    a, b = torch.randn(4, INPUTS, device=device), torch.randn(4, 8, device=device)
+    a, b = torch.randn(4, LAYER_INPUTS, device=device), torch.randn(4, 8, device=device)
     assert isinstance(layer, TritonAdapted)
     layer.put(1, LowRank(a, (Expansion(0, 0, b),)))
     adapting.begin(recorded(torch.tensor([0, 1, 0], device=device)))
@@ -141,12 +141,12 @@ def test_adapters_change_quantized_layers() -> None:
 def test_steps_launch_what_the_start_has_compiled() -> None:
     """Compares for any number of rows, and whether it is divisible by 16."""
     linears = TritonLinears(torch.device("cpu"), torch.float16)
-    layers = [linears.fused([to_int4(torch.randn(24, INPUTS)), to_int8(torch.randn(8, INPUTS))], None)]
+    layers = [linears.fused([to_int4(torch.randn(24, LAYER_INPUTS)), to_int8(torch.randn(8, LAYER_INPUTS))], None)]
     layers += [linears.fused([make(torch.randn(48, 1024))], torch.randn(48).half()) for make in (to_int4, to_fp8)]
     with specializations(run=False) as found:
         linears.warm_up()
         at_start = set(found)
-        for layer, inputs in zip(layers, (INPUTS, 1024, 1024), strict=True):
+        for layer, inputs in zip(layers, (LAYER_INPUTS, 1024, 1024), strict=True):
             for rows in (1, 15, 16, 17, 32, 33, 64, 100, 128, 129, 500, 1024, 2001):
                 layer(torch.zeros(rows, inputs, dtype=torch.float16))
         assert len(at_start) > 10 and sorted(found - at_start) == []

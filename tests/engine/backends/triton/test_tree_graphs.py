@@ -18,7 +18,7 @@ from tests.variants import VARIANTS
 pytestmark = pytest.mark.interpreted
 TREE = (-1, -1, 0, 1, 1, 0, 4, 4, 6)
 SMALL_TREE = (-1, -1, 0)
-PROMPTS = (13, 5, 20)
+PROMPT_LENGTHS = (13, 5, 20)
 
 
 def loaded(variant: str, directory: Path) -> LoadedEngine:
@@ -55,7 +55,7 @@ def test_recorded_trees_give_the_same_states(variant: str, tmp_path: Path) -> No
     steps, groups = recording(engine, len(TREE)), len(engine.pool.counts)
     plain, recorded = Executor(engine), Executor(replace(engine, decode_steps=steps))
     tables = [([*range(1 + 8 * text, 9 + 8 * text)],) * groups for text in range(3)]
-    prompts = make_prompts(list(PROMPTS), 300)
+    prompts = make_prompts(list(PROMPT_LENGTHS), 300)
     plain.launch(StepPlan(0, [Work(at, 0, text, tables[at], GREEDY) for at, text in enumerate(prompts)]))
     plain.collect()
     drafts: list[list[tuple[tuple[int, ...], int]]] = [
@@ -65,7 +65,10 @@ def test_recorded_trees_give_the_same_states(variant: str, tmp_path: Path) -> No
         [(TREE, 9)],
     ]
     for step, of_texts in enumerate(drafts):
-        works = [decode(at, PROMPTS[at] + step, parents, count, groups) for at, (parents, count) in enumerate(of_texts)]
+        works = [
+            decode(at, PROMPT_LENGTHS[at] + step, parents, count, groups)
+            for at, (parents, count) in enumerate(of_texts)
+        ]
         plan = StepPlan(1 + step, works[::-1])
         assert steps.serves(plan)
         with torch.inference_mode():

@@ -20,7 +20,7 @@ from infra.config.engine import EngineConfig
 from tests.engine.drive import GREEDY, answers
 from tests.engine.model.formats.cases import CASES, build
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
-from tests.reference import SAFETY, build_model, golden, load_reference, logprobs, make_prompts
+from tests.reference import SAFETY_FACTOR, build_model, golden, load_reference, logprobs, make_prompts
 
 NEW_TOKENS = 6
 AVX2 = ["-march=x86-64-v3"] if "avx2" in compiling.processor().split() else []
@@ -58,7 +58,7 @@ def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[s
     expected = golden(twin, make_prompts([1, 16, 33, 50], 320), NEW_TOKENS)
     reference, prompt = load_reference(twin), make_prompts([48], 320, seed=1)[0]
     whole, pieces = logprobs(reference, prompt), in_pieces(reference, prompt, 7)
-    bound = SAFETY * float((whole - pieces).abs().max())
+    bound = SAFETY_FACTOR * float((whole - pieces).abs().max())
     assert 0 < bound < 1e-3, "and still far below what a wrong scale would do"
     scores = whole[torch.arange(47), torch.tensor(prompt[1:])]
     for backend in BACKENDS:

@@ -26,7 +26,7 @@ PENALIZED = Sampling(
 )
 SAMPLINGS = [GREEDY, FILTERED, PENALIZED, Sampling(seed=11, temperature=2.0)]
 LENGTHS = [3, 16, 40, 65]
-NEW = 30
+OUTPUT_TOKENS = 30
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,9 @@ def twin(models: tuple[Path, Path]) -> LoadedEngine:
 
 def asked(salt: str = "") -> list[Asked]:
     prompts = make_prompts(LENGTHS, VOCABULARY)
-    return [Asked(prompt, NEW, sampling, salt=salt) for prompt, sampling in zip(prompts, SAMPLINGS, strict=True)]
+    return [
+        Asked(prompt, OUTPUT_TOKENS, sampling, salt=salt) for prompt, sampling in zip(prompts, SAMPLINGS, strict=True)
+    ]
 
 
 def test_a_draft_that_is_the_target_foresees_every_token(twin: LoadedEngine) -> None:
@@ -55,7 +57,7 @@ def test_a_draft_that_is_the_target_foresees_every_token(twin: LoadedEngine) -> 
     guesses = serving.guesses
     assert guesses.cut == [] and guesses.tokens == guesses.foreseen
     assert guesses.decodes == guesses.guessed, "each step but a text's first verifies guesses"
-    assert guesses.tokens >= 4 * NEW * 0.75
+    assert guesses.tokens >= 4 * OUTPUT_TOKENS * 0.75
 
 
 def test_another_draft_s_guesses_change_no_token(models: tuple[Path, Path]) -> None:
@@ -78,7 +80,7 @@ def test_after_preemptions_the_draft_computes_what_it_lost(twin: LoadedEngine) -
 def test_branches_have_the_stem_s_kv(twin: LoadedEngine) -> None:
     """Each copies the last block when it writes into it; the draft computes of that block what it lacks."""
     prompt = make_prompts([21], VOCABULARY, seed=3)[0]
-    branches = [Asked(prompt, NEW, Sampling(seed=3, temperature=1.5), samples=3, salt="branches")]
+    branches = [Asked(prompt, OUTPUT_TOKENS, Sampling(seed=3, temperature=1.5), samples=3, salt="branches")]
     plain = Serving(twin, None, 0).run(branches)
     serving = Serving(twin, twin.proposer, 4)
     assert serving.run(branches) == plain and len({tuple(tokens) for tokens in plain}) == 3
@@ -108,7 +110,7 @@ def test_a_long_prompt_is_computed_in_chunks_beside_steps(models: tuple[Path, Pa
     """A step computes no more of it than a step's tokens; until all is there, nothing is guessed."""
     engine = make_engine(models[0], speculation="draft", draft_model=str(models[0]), max_batch_tokens=24)
     prompts = make_prompts([100, 3], VOCABULARY)
-    texts = [Asked(prompt, NEW, GREEDY) for prompt in prompts]
+    texts = [Asked(prompt, OUTPUT_TOKENS, GREEDY) for prompt in prompts]
     plain = Serving(engine, None, 0, batch=24).run(texts)
     serving = Serving(engine, engine.proposer, 4, batch=24)
     assert serving.run(texts) == plain

@@ -19,7 +19,7 @@ from tests.reference import build_model, make_prompts
 from tests.variants import SIZES, VARIANTS
 
 LENGTHS = (3, 16, 17, 30)
-GUESSES = 4
+DRAFT_TOKENS = 4
 
 
 def speculating(engine: LoadedEngine) -> Executor:
@@ -47,7 +47,7 @@ def asked(number: int, prompt: list[int], first: int, start: int, end: int) -> W
     blocks = (list(range(first, first + 4)),)
     last = end >= len(prompt)
     sampling = GREEDY if last else None
-    return Work(number, start, prompt[start:end], blocks, sampling, propose=GUESSES if last else 0)
+    return Work(number, start, prompt[start:end], blocks, sampling, propose=DRAFT_TOKENS if last else 0)
 
 
 def run_prompts(executor: Executor, prompts: list[list[int]], chunk: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -75,7 +75,7 @@ def test_guesses_are_those_of_the_published_head(backend: str, model: Path, head
     prompts = make_prompts(LENGTHS, 320)
     tokens, proposed = run_prompts(executor, prompts, chunk=7)
     for prompt, token, guessed in zip(prompts, tokens, proposed, strict=True):
-        assert guessed == guesses(model, head, prompt + token, GUESSES)
+        assert guessed == guesses(model, head, prompt + token, DRAFT_TOKENS)
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
@@ -92,14 +92,14 @@ def test_guesses_behind_verified_ones_are_those_of_the_text(backend: str, model:
     coming = tokens[0][1:]
     wrong = (coming[2] + 1) % 320
     proposed = (*coming[:2], wrong)
-    work = Work(0, 21, [text[-1], *proposed], blocks, GREEDY, output_index=1, proposed=proposed, propose=GUESSES)
+    work = Work(0, 21, [text[-1], *proposed], blocks, GREEDY, output_index=1, proposed=proposed, propose=DRAFT_TOKENS)
     plan, engine = StepPlan(9, [work]), executor.engine
     assert engine.follower is not None and not engine.follower.stores(plan), "so the step may be recorded"
     assert (engine.decode_steps is not None and engine.decode_steps.serves(plan)) == (backend == "triton")
     executor.launch(plan)
     result = executor.collect()
     assert result.tokens == [coming[:3]]
-    assert result.proposed[0].tokens == guesses(model, head, text + coming[:3], GUESSES)
+    assert result.proposed[0].tokens == guesses(model, head, text + coming[:3], DRAFT_TOKENS)
 
 
 def kv_of_head(executor: Executor, blocks: range, tokens: int) -> torch.Tensor:
@@ -131,11 +131,11 @@ def test_kv_behind_what_was_found_in_the_cache_is_that_of_the_whole_text(
     run_prompts(whole, [prompt], chunk=64)
     run_prompts(executor, [[*prompt[:34], 7, 7, 7]], chunk)
     for first, number, blocks in ((32, 7, [1, 2, 9]), (16, 8, [1, 10, 11])):
-        executor.launch(StepPlan(9, [Work(number, first, prompt[first:], (blocks,), GREEDY, propose=GUESSES)]))
+        executor.launch(StepPlan(9, [Work(number, first, prompt[first:], (blocks,), GREEDY, propose=DRAFT_TOKENS)]))
         executor.collect()
         found = torch.cat([kv_of_head(executor, range(block, block + 1), 16) for block in blocks])[:40]
         assert torch.equal(found, kv_of_head(whole, range(1, 4), 40))
-    executor.launch(StepPlan(10, [Work(9, 32, prompt[32:], ([1, 5, 12],), GREEDY, propose=GUESSES)]))
+    executor.launch(StepPlan(10, [Work(9, 32, prompt[32:], ([1, 5, 12],), GREEDY, propose=DRAFT_TOKENS)]))
     executor.collect()
     assert kv_of_head(executor, range(12, 13), 1).count_nonzero() == 0, "block 5 was never computed"
 
@@ -154,7 +154,7 @@ def test_kv_of_what_was_decoded_is_that_of_the_whole_text(backend: str, model: P
         right = coming[len(text) - len(prompt) :][: step % 4]
         proposed = () if step == 0 else (*right, *[7] * (step % 3))
         blocks = (table[: blocks_for(len(text) + len(proposed), 16)],)
-        index, most = len(text) - len(prompt), 0 if step % 5 == 4 else GUESSES
+        index, most = len(text) - len(prompt), 0 if step % 5 == 4 else DRAFT_TOKENS
         work = Work(0, begin, [*text[begin:], *proposed], blocks, GREEDY, output_index=index)
         executor.launch(StepPlan(step, [structs.replace(work, proposed=proposed, propose=most)]))
         result = executor.collect()
@@ -162,7 +162,7 @@ def test_kv_of_what_was_decoded_is_that_of_the_whole_text(backend: str, model: P
         lengths.add(len(result.proposed.get(0, NO_PROPOSAL).tokens))
         if len(text) > (48 if backend == "native" else 32):
             break
-    assert text == [*prompt, *coming][: len(text)] and {0, GUESSES} < lengths
+    assert text == [*prompt, *coming][: len(text)] and {0, DRAFT_TOKENS} < lengths
     whole = speculating(with_head(model, cpu_backend=backend))
     run_prompts(whole, [text], chunk=64)
     # What stands at the newest tokens is stored by the steps to come.
@@ -180,14 +180,14 @@ def test_what_is_decoded_while_nobody_asks_has_keys_and_values_of_zero(model: Pa
     text = prompt + tokens[0]
     executor.engine.pool.layers[-1][2:] = float("nan")
     for step in range(4):
-        asks = GUESSES if step == 3 else 0
+        asks = DRAFT_TOKENS if step == 3 else 0
         index = len(text) - len(prompt)
         work = Work(0, len(text) - 1, text[-1:], blocks, GREEDY, output_index=index, propose=asks)
         executor.launch(StepPlan(step, [work]))
         result = executor.collect()
         text += result.tokens[0]
     found = kv_of_head(executor, range(1, 5), 21)
-    assert found[16:20].count_nonzero() == 0 and len(result.proposed[0].tokens) == GUESSES
+    assert found[16:20].count_nonzero() == 0 and len(result.proposed[0].tokens) == DRAFT_TOKENS
     assert found[20].isfinite().all() and found[20].count_nonzero() > 0
 
 
@@ -201,10 +201,10 @@ def test_a_state_that_came_along_continues_a_text_whose_kv_did(model: Path, head
     for here, there in zip(first.engine.pool.layers, second.engine.pool.layers, strict=True):
         there.copy_(here)
     text = prompt + told.tokens[0]
-    going = Work(5, 19, text[-1:], work.blocks, GREEDY, output_index=1, propose=GUESSES, state=told.states[0])
+    going = Work(5, 19, text[-1:], work.blocks, GREEDY, output_index=1, propose=DRAFT_TOKENS, state=told.states[0])
     second.launch(StepPlan(0, [going]))
     result = second.collect()
-    assert result.proposed[0].tokens == guesses(model, head, text + result.tokens[0], GUESSES)
+    assert result.proposed[0].tokens == guesses(model, head, text + result.tokens[0], DRAFT_TOKENS)
     assert kv_of_head(second, range(1, 3), 20)[19].count_nonzero() > 0
 
 
@@ -220,7 +220,7 @@ def test_a_checkpoints_own_layer_for_further_tokens_proposes(variant: str, tmp_p
         executor = speculating(make_engine(tmp_path / "model", speculation="eagle", cpu_backend=backend))
         tokens, proposed = run_prompts(executor, prompts, chunk=7)
         for prompt, token, guessed in zip(prompts, tokens, proposed, strict=True):
-            assert guessed == guesses(tmp_path / "model", reference, prompt + token, GUESSES), backend
+            assert guessed == guesses(tmp_path / "model", reference, prompt + token, DRAFT_TOKENS), backend
 
 
 def test_heads_of_other_shapes_and_kinds_are_refused_by_name(model: Path, tmp_path: Path) -> None:

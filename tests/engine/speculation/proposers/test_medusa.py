@@ -28,8 +28,8 @@ from tests.reference import make_prompts
 
 HEADS, BLOCKS = 4, 2
 TREE = Tree.of(likeliest(HEADS, MAX_CHOICES))
-NEW = 24
-GUESSES = 8
+OUTPUT_TOKENS = 24
+DRAFT_TOKENS = 8
 HOT = Sampling(seed=4, temperature=1.5)
 SHIPPED = DEMO.parent / "medusa"
 SEED = 1234  # of conversations that no training has seen
@@ -68,7 +68,9 @@ class Listening:
 
 def asked(samplings: list[Sampling], salt: str = "") -> list[Asked]:
     prompts = make_prompts([3, 16, 40, 65], VOCABULARY)
-    return [Asked(prompt, NEW, sampling, salt=salt) for prompt, sampling in zip(prompts, samplings, strict=True)]
+    return [
+        Asked(prompt, OUTPUT_TOKENS, sampling, salt=salt) for prompt, sampling in zip(prompts, samplings, strict=True)
+    ]
 
 
 def best(heads: ReferenceHeads, state: Tensor, count: int, behind: int = 0) -> Proposal:
@@ -90,20 +92,20 @@ def test_each_head_reads_the_state_that_the_last_token_was_drawn_from(
     plain = Serving(engine, None, 0).run(asked([sampling] * 4))
     texts = [[*each.prompt, *tokens] for each, tokens in zip(asked([sampling] * 4), plain, strict=True)]
     listening = Listening(engine.proposer)
-    serving = Serving(engine, Prompting(listening, texts), GUESSES)
+    serving = Serving(engine, Prompting(listening, texts), DRAFT_TOKENS)
     assert serving.run(asked([sampling] * 4, "heard")) == plain
     assert {0, 1, 2} <= {place for _, place in serving.guesses.cut}
     of_texts = [states(model, text) for text in texts]
     for text, guesses in listening.heard:
         number = next(number for number, whole in enumerate(texts) if whole[: len(text)] == text)
-        assert guesses == best(heads, of_texts[number][len(text) - 2], GUESSES)
+        assert guesses == best(heads, of_texts[number][len(text) - 2], DRAFT_TOKENS)
     assert len(listening.heard) > 20
 
 
 def test_guesses_change_no_token(engine: LoadedEngine) -> None:
     """Greedy, with filters, with penalties and bad words, and hot; several sequences at once."""
     plain = Serving(engine, None, 0).run(asked(SAMPLINGS))
-    serving = Serving(engine, engine.proposer, GUESSES)
+    serving = Serving(engine, engine.proposer, DRAFT_TOKENS)
     assert serving.run(asked(SAMPLINGS)) == plain
     assert serving.guesses.tokens > 100
 

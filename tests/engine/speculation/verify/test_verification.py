@@ -31,7 +31,7 @@ from tests.engine.test_golden import BACKENDS, make_engine
 
 TOKENS = 40
 Answers = list[Answer]
-NEAR = 1e-4  # of a log-probability; sums of fp32 may be taken in another order
+MAX_DIFFERENCE = 1e-4  # of a log-probability; sums of fp32 may be taken in another order
 GREEDY: dict[str, Any] = {"seed": 0, "temperature": 0.0}
 WORDS = ((5,), (17, 300))
 ASKED: dict[str, tuple[Sampling, Limits]] = {
@@ -129,7 +129,7 @@ def test_what_is_drawn_is_what_is_drawn_without_guesses(model: Path, backend: st
             assert this.steps <= that.steps, name
             assert len(this.scores) == len(that.scores) in (0, len(that.tokens)), name
             for one, other in zip(this.scores, that.scores, strict=True):
-                assert abs(one.logprob - other.logprob) < NEAR, name
+                assert abs(one.logprob - other.logprob) < MAX_DIFFERENCE, name
                 assert abs(one.rank - other.rank) <= (blocks == TREES), name  # of a tree's, the last bits may differ
                 assert [token for token, _ in one.top] == [token for token, _ in other.top], name
     right = sum(answer.steps for answer in answers(engine, model, Knowing(alone, 999), 7))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.gateway.running import Running
 from tests.plain_http import PLAIN
-from tests.waiting import DEADLINE
+from tests.waiting import DEADLINE_S
 
 BEGUN: Any = [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "The quick"}]
 PROMPT = "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nThe quick"
@@ -37,7 +37,7 @@ async def test_anthropics_prefill(running: Running) -> None:
         base_url=running.url,
         api_key="mine",
         max_retries=0,
-        timeout=DEADLINE,
+        timeout=DEADLINE_S,
         http_client=anthropic.DefaultAsyncHttpxClient(verify=PLAIN),
     ) as client:
         message = await client.messages.create(model=running.gateway.model, max_tokens=20, messages=BEGUN)

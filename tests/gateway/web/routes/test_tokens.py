@@ -8,7 +8,7 @@ import pytest
 from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
 from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
-from tests.gateway.models import CONTEXT, llama_style
+from tests.gateway.models import CONTEXT_TOKENS, llama_style
 from tests.gateway.running import Running, Serve
 
 TEXT = "Hello, world! 🙂 <|im_end|>"
@@ -19,7 +19,7 @@ CHAT = [{"role": "user", "content": TEXT}]
 async def test_a_texts_ids_are_those_of_a_completion_and_come_back_as_the_text(running: Running, base: str) -> None:
     told = (await running.post(f"{base}/tokenize", prompt=TEXT, return_token_strs=True)).json()
     assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
-    assert told["max_model_len"] == CONTEXT
+    assert told["max_model_len"] == CONTEXT_TOKENS
     await running.post("/v1/completions", prompt=TEXT)
     assert running.peer("prefill").jobs[0].prompt.token_ids == told["tokens"]
     back = (await running.post(f"{base}/detokenize", tokens=told["tokens"])).json()

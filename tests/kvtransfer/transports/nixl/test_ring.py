@@ -18,7 +18,7 @@ from kvtransfer.transports.nixl.agents import NixlAgents, library_settings
 from kvtransfer.transports.nixl.landings import NixlLanding, NixlLandings
 from kvtransfer.transports.nixl.ring import NixlError, NixlRing
 
-SIZE = 1 << 20
+RING_BYTES = 1 << 20
 TOKEN = "0123456789abcdef" * 2
 LISTENING = "0A"  # a state in /proc/net/tcp
 PATIENCE_S = 20.0
@@ -35,7 +35,7 @@ class Ends:
     """A writer's ring and a reader's, connected."""
 
     def __init__(self, agents: NixlAgents) -> None:
-        self.writer, self.reader = (NixlRing(agents, SIZE) for _ in range(2))
+        self.writer, self.reader = (NixlRing(agents, RING_BYTES) for _ in range(2))
         self.writer.connect(self.reader.described(), bytes.fromhex(TOKEN))
 
     def pass_on(self, offset: int, text: bytes) -> None:
@@ -54,11 +54,11 @@ class Ends:
 
 async def test_a_payload_around_the_end_arrives_whole_and_alone(agents: NixlAgents) -> None:
     ends = await agents.call(Ends, agents)
-    text = os.urandom(SIZE // 2)
-    await agents.call(ends.pass_on, 5 * SIZE - 1000, text)
-    assert len(ends.reader.views(5 * SIZE - 1000, len(text))) == 2
-    assert b"".join(ends.reader.views(5 * SIZE - 1000, len(text))) == text
-    assert not any(ends.reader.views(len(text) - 1000, SIZE - len(text))[0])
+    text = os.urandom(RING_BYTES // 2)
+    await agents.call(ends.pass_on, 5 * RING_BYTES - 1000, text)
+    assert len(ends.reader.views(5 * RING_BYTES - 1000, len(text))) == 2
+    assert b"".join(ends.reader.views(5 * RING_BYTES - 1000, len(text))) == text
+    assert not any(ends.reader.views(len(text) - 1000, RING_BYTES - len(text))[0])
     for ring in (ends.writer, ends.reader):
         await agents.call(ring.close)
 
@@ -67,8 +67,8 @@ async def test_nothing_writes_into_a_ring_that_is_closed(agents: NixlAgents) -> 
     """Its memory is another's then: here a view keeps it, and shows that it stays as it was."""
     ends = await agents.call(Ends, agents)
     await agents.call(ends.pass_on, 0, b"before")
-    kept = ends.reader.views(0, SIZE)[0]
-    began = await agents.call(ends.writer.write, [(0, SIZE)])  # under way when the reader goes
+    kept = ends.reader.views(0, RING_BYTES)[0]
+    began = await agents.call(ends.writer.write, [(0, RING_BYTES)])  # under way when the reader goes
     assert not began
     await agents.call(ends.reader.close)
     found = bytes(kept)
@@ -89,11 +89,11 @@ async def test_nothing_writes_into_a_ring_that_is_closed(agents: NixlAgents) -> 
 @pytest.mark.parametrize("token", [TOKEN, TOKEN[::-1]])
 async def test_a_landing_admits_a_writer_that_says_its_token(agents: NixlAgents, token: str) -> None:
     landings = NixlLandings(agents, lambda: True)
-    landing = landings.begin(TOKEN, SIZE)
+    landing = landings.begin(TOKEN, RING_BYTES)
     assert landing is not None
     while landing.memory is None:
         await asyncio.sleep(0)
-    writer = await agents.call(NixlRing, agents, SIZE)
+    writer = await agents.call(NixlRing, agents, RING_BYTES)
     await agents.call(writer.connect, landing.memory, bytes.fromhex(token))
     there = await agents.call(writer.write, [(0, 100)])
     async with asyncio.timeout(PATIENCE_S):
@@ -109,17 +109,17 @@ async def test_a_landing_admits_a_writer_that_says_its_token(agents: NixlAgents,
 async def test_there_are_only_so_many_landings(agents: NixlAgents, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvtransfer.transports.nixl.landings.MAX_LANDINGS", 1)
     landings = NixlLandings(agents, lambda: False)
-    first = landings.begin(TOKEN, SIZE)
-    assert isinstance(first, NixlLanding) and landings.begin(TOKEN, SIZE) is None
+    first = landings.begin(TOKEN, RING_BYTES)
+    assert isinstance(first, NixlLanding) and landings.begin(TOKEN, RING_BYTES) is None
     landings.end(first)  # while it is being made
-    again = landings.begin(TOKEN, SIZE)
+    again = landings.begin(TOKEN, RING_BYTES)
     assert again is not None
     landings.close()
 
 
 async def test_the_library_listens_where_the_worker_does(agents: NixlAgents) -> None:
     """UCX asks a visitor over TCP for nothing, so it must not be reachable from other hosts by default."""
-    ring = await agents.call(NixlRing, agents, SIZE)
+    ring = await agents.call(NixlRing, agents, RING_BYTES)
     own = {os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)}
     found = set()
     for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
