@@ -23,7 +23,7 @@ from contracts.errors import ConfigError, ModelError
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
-from engine.model.layers.linear import Linear
+from engine.model.layers.linear import Linear, LinearWeights
 from engine.speculation.proposers.choices import MAX_CHOICES, Choice, Tree, choices_problem, likeliest
 from engine.speculation.proposers.medusa import MedusaHeads, MedusaProposer
 from engine.start.loaded_model import LoadedModel
@@ -66,9 +66,9 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
     heads = range(count)
     biases = [found for head in heads if (found := bias(head, 0)) is not None]
     with torch.inference_mode():
-        first = linears.fused([weight(head, 0) for head in heads], torch.cat(biases) if biased else None)
+        first = linears.fused(LinearWeights([weight(head, 0) for head in heads], torch.cat(biases) if biased else None))
         later = tuple(
-            tuple(linears.fused([weight(head, block)], bias(head, block)) for head in heads)
+            tuple(linears.fused(LinearWeights([weight(head, block)], bias(head, block))) for head in heads)
             for block in range(1, blocks)
         )
         outputs: tuple[Linear, ...] = ()
@@ -76,7 +76,7 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
         if checkpoint.holds("lm_heads.0.weight") and not is_original:
             given = (checkpoint.tensor(f"lm_heads.{head}.weight", (vocab, hidden)) for head in heads)
             own = target.group.shard.part(vocab)
-            outputs = tuple(linears.fused([output[own].to(device)], None) for output in given)
+            outputs = tuple(linears.fused(LinearWeights([output[own].to(device)])) for output in given)
     checkpoint.refuse_unused(beginnings=("lm_heads.",) if is_original else ())
     tree = Tree.of(_choices(directory, config, count))
     made = MedusaHeads(count, first, later, outputs, target.group, vocab)

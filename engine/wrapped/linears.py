@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from contracts.kinds import Quantization
 from engine.model.layers.adapted import Adaptable, AdapterTarget, Adapting
-from engine.model.layers.linear import Linear, Linears
+from engine.model.layers.linear import Linear, Linears, LinearWeights
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Quantized
 from infra.process.status import Progress
@@ -124,7 +124,9 @@ def _of(
     """Returns the backend's layer for a model's layer; a weight that the embedding shares (`held`) is not copied."""
     if held and child.bias is None:
         return linears.of_held(child.weight.data)
-    return linears.fused([weight or _weight(child)], None if child.bias is None else child.bias.data, adapting)
+    return linears.fused(
+        LinearWeights([weight or _weight(child)], None if child.bias is None else child.bias.data, adapting)
+    )
 
 
 def _weight(child: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -16,9 +16,8 @@ from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.backends.native.linear_layers.parts import without_operator
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
-from engine.model.layers.adapted import Adapting
+from engine.model.layers.linear import LinearWeights
 from engine.model.quantized import Form, Weight
-from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 LOG = logging.getLogger(__name__)
 
@@ -31,18 +30,13 @@ class NativeLinears:
         self._dtype = dtype
         self._said: set[str] = set()
 
-    def fused(
-        self,
-        weights: Sequence[Weight],
-        bias: Tensor | None,
-        adapting: Adapting | None = None,
-        order: SumOrder = WHOLE_SUM,
-    ) -> NativeLinear:
-        for weight in weights:
+    def fused(self, weights: LinearWeights) -> NativeLinear:
+        parts, bias, adapting, order = weights.parts, weights.bias, weights.adapting, weights.order
+        for weight in parts:
             self._say(weight)
         if adapting is None:
-            return NativeLinear(self._native, weights, bias, self._dtype, order)
-        return NativeAdapted(self._native, weights, bias, self._dtype, adapting, order)
+            return NativeLinear(self._native, parts, bias, self._dtype, order)
+        return NativeAdapted(self._native, parts, bias, self._dtype, adapting, order)
 
     def _say(self, weight: Weight) -> None:
         what = without_operator(weight)
@@ -56,11 +50,14 @@ class NativeLinears:
     def experts(
         self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors], held: slice | None = None
     ) -> NativeExperts:
-        products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
+        products = [
+            (self.fused(LinearWeights(e.gate_up, e.gate_up_bias)), self.fused(LinearWeights([e.down], e.down_bias)))
+            for e in tensors
+        ]
         return NativeExperts(self._native, mlp, hidden, self._dtype, products, held)
 
     def latent(self, keys: Tensor, values: Tensor) -> NativeLatentProducts:
-        absorbing = [self.fused([part.T.contiguous()], None) for part in keys]
-        made = [self.fused([part.contiguous()], None) for part in values]
-        built = [self.fused([part.contiguous()], None) for part in keys] if expands_in(self._dtype) else []
+        absorbing = [self.fused(LinearWeights([part.T.contiguous()])) for part in keys]
+        made = [self.fused(LinearWeights([part.contiguous()])) for part in values]
+        built = [self.fused(LinearWeights([part.contiguous()])) for part in keys] if expands_in(self._dtype) else []
         return NativeLatentProducts(absorbing, made, built)

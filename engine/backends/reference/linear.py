@@ -5,7 +5,7 @@ On a CPU oneDNN's prepacked bf16 weights run 1 to 32 rows at two to four times t
 reference's own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,9 +18,8 @@ from engine.device import cpu_multiplies_bf16, to_device
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting, LowRank
-from engine.model.layers.linear import Experts, Linear
-from engine.model.quantized import Form, Weight, stacked
-from engine.parallel.sums import WHOLE_SUM, SumOrder
+from engine.model.layers.linear import Experts, Linear, LinearWeights
+from engine.model.quantized import Form, stacked
 
 PACKED_FOR_ROWS = 8
 """The batch that oneDNN chooses its layout for; this one serves 1 to 512 rows about as well as one of their own."""
@@ -99,15 +98,9 @@ class ReferenceLinears:
         packs = device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
         self._make = OneDnnLinear if packs else PlainLinear
 
-    def fused(
-        self,
-        weights: Sequence[Weight],
-        bias: Tensor | None,
-        adapting: Adapting | None = None,
-        order: SumOrder = WHOLE_SUM,
-    ) -> Linear:
-        linear = self._make(stacked(weights, self._device, self._dtype), bias)
-        return linear if adapting is None else AdaptedLinear(linear, adapting)
+    def fused(self, weights: LinearWeights) -> Linear:
+        linear = self._make(stacked(weights.parts, self._device, self._dtype), weights.bias)
+        return linear if weights.adapting is None else AdaptedLinear(linear, weights.adapting)
 
     def of_held(self, weight: Tensor) -> Linear:
         return self._make(weight, None)
@@ -115,7 +108,10 @@ class ReferenceLinears:
     def experts(
         self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors], held: slice | None = None
     ) -> Experts:
-        products = [(self.fused(e.gate_up, e.gate_up_bias), self.fused([e.down], e.down_bias)) for e in tensors]
+        products = [
+            (self.fused(LinearWeights(e.gate_up, e.gate_up_bias)), self.fused(LinearWeights([e.down], e.down_bias)))
+            for e in tensors
+        ]
         return ReferenceExperts(products, mlp.activation)
 
     def latent(self, keys: Tensor, values: Tensor) -> ReferenceLatentProducts:

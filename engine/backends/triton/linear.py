@@ -4,6 +4,7 @@ cuBLAS, through PyTorch, multiplies by unquantized weights; our own kernels comp
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from msgspec import structs
@@ -18,10 +19,9 @@ from engine.backends.triton.quantized import QuantizedLinear, SideBySide, make_l
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting
-from engine.model.layers.linear import Linear
+from engine.model.layers.linear import Linear, LinearWeights
 from engine.model.quantized import Form, Weight
 from engine.parallel.shard import length
-from engine.parallel.sums import WHOLE_SUM, SumOrder
 
 
 class TritonLinears(ReferenceLinears):
@@ -35,22 +35,17 @@ class TritonLinears(ReferenceLinears):
         self._mixtures: dict[tuple[object, ...], TritonExperts] = {}  # one of each kind
         self._packed: dict[tuple[object, ...], QuantizedLinear | SideBySide] = {}  # the same
 
-    def fused(
-        self,
-        weights: Sequence[Weight],
-        bias: Tensor | None,
-        adapting: Adapting | None = None,
-        order: SumOrder = WHOLE_SUM,
-    ) -> Linear:
+    def fused(self, weights: LinearWeights) -> Linear:
         """Makes a linear layer.
 
         Quantized weights stay quantized, with one launch for each kind among the layer's parts.
         """
-        linear = self._quantized(weights, bias) if any(map(packs, weights)) else super().fused(weights, bias)
+        parts, adapting, plain = weights.parts, weights.adapting, replace(weights, adapting=None)
+        linear = self._quantized(parts, weights.bias) if any(map(packs, parts)) else super().fused(plain)
         if adapting is None:
             return linear
         rows = self._rows.setdefault(adapting, StepRows(adapting, self._device))
-        inputs, sizes = weights[0].shape[1], [len(weight) for weight in weights]
+        inputs, sizes = parts[0].shape[1], [len(part) for part in parts]
         adapted = TritonAdapted(linear, inputs, sizes, adapting, rows, self._device)
         self._adapted[adapted.variant] = adapted
         return adapted

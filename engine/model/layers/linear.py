@@ -1,6 +1,7 @@
 """The interfaces of linear layers, and of a backend that makes them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from torch import Tensor
@@ -62,6 +63,16 @@ AnyLinear = TypeVar("AnyLinear", bound=Linear, covariant=True)
 """The linear layers of one backend: its layers take no others."""
 
 
+@dataclass(frozen=True)
+class LinearWeights:
+    """What one layer is made from: the weights of several layers with the same inputs."""
+
+    parts: Sequence[Weight]  # as the checkpoint has them, in any float format or quantized, of one form or of several
+    bias: Tensor | None = None  # [out of all parts], in the model's format
+    adapting: Adapting | None = None  # then the layer is `Adaptable`, and each step's adapters are set there
+    order: SumOrder = WHOLE_SUM  # of the native operators' sums; others sum in their own, and round a rank's part
+
+
 class Linears(Protocol[AnyLinear]):
     """Makes linear layers of weights `[out, in]`, laid out as the device multiplies them best."""
 
@@ -70,19 +81,8 @@ class Linears(Protocol[AnyLinear]):
         """Returns the supported quantization formats; weights in other formats are dequantized."""
         ...
 
-    def fused(
-        self,
-        weights: Sequence[Weight],
-        bias: Tensor | None,
-        adapting: Adapting | None = None,
-        order: SumOrder = WHOLE_SUM,
-    ) -> AnyLinear:
-        """Makes one layer from the weights of several; their outputs lie side by side.
-
-        `weights` are as the checkpoint has them, in any float format or quantized, of one form or of several; `bias`
-        `[out of all]` is in the model's. With `adapting`, it is `Adaptable`, and each step's adapters are set there.
-        Sums in an `order` are the native operators'; others sum in their own, and round a rank's part.
-        """
+    def fused(self, weights: LinearWeights) -> AnyLinear:
+        """Makes one layer from the weights of several; their outputs lie side by side."""
         ...
 
     def of_held(self, weight: Tensor) -> AnyLinear: ...

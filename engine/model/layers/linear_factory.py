@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Generic, cast
 
@@ -13,7 +14,7 @@ from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.layers.adapted import Adaptable, AdapterTarget, Adapting
-from engine.model.layers.linear import AnyLinear, Experts, LatentProducts, Linears
+from engine.model.layers.linear import AnyLinear, Experts, LatentProducts, Linears, LinearWeights
 from engine.model.layers.ranks import PassedOver, RankEmbedding, RankExperts, SummedLinear
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Form, Quantized, Weight, columns, dequantized, rows, stacked, times
@@ -88,11 +89,11 @@ class LinearFactory(Generic[AnyLinear]):
         weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
         sums = self._split(weights[0], inputs, summed) if summed else WHOLE_SUM
         if not adaptable:
-            return self._fused(weights, offset, sums, None)
+            return self._fused(LinearWeights(weights, offset, order=sums), None)
         own = tuple(len(torch.arange(size)[part]) for (_, size), part in zip(sized, chosen, strict=True))
         shapes = tuple((size, inputs) for _, size in sized)
         place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY_ROW)
-        return self._fused(weights, offset, sums, place)
+        return self._fused(LinearWeights(weights, offset, order=sums), place)
 
     def summed(
         self,
@@ -127,17 +128,15 @@ class LinearFactory(Generic[AnyLinear]):
             weight = columns(self._quantized(given, self._quantization), held, name)
         place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY_ROW,), held)
         sums = self._split(weight, inputs, inputs // units)
-        own = self._fused([weight], None, sums, place if adaptable else None)
+        own = self._fused(LinearWeights([weight], order=sums), place if adaptable else None)
         summed: Any = SummedLinear(own, offset, group.collective)
         return cast(AnyLinear, summed)
 
-    def _fused(
-        self, weights: Sequence[Weight], bias: Tensor | None, sums: SumOrder, place: AdapterTarget | None
-    ) -> AnyLinear:
+    def _fused(self, weights: LinearWeights, place: AdapterTarget | None) -> AnyLinear:
         """Makes one layer, which adapters may change if it has a `place`."""
         if self.adapting is None or place is None:
-            return self._linears.fused(weights, bias, order=sums)
-        linear = self._linears.fused(weights, bias, self.adapting, sums)
+            return self._linears.fused(weights)
+        linear = self._linears.fused(replace(weights, adapting=self.adapting))
         changed: Any = linear  # `Adaptable`, as `fused` promises
         self.places.append((place, changed))
         return linear
@@ -158,7 +157,7 @@ class LinearFactory(Generic[AnyLinear]):
         """Makes the head tied to the embedding, which is loaded already and stays unchanged."""
         if self._quantization == "none":
             return self._linears.of_held(embedding)
-        return self._linears.fused([self._quantized(embedding, of_head(self._quantization))], None)
+        return self._linears.fused(LinearWeights([self._quantized(embedding, of_head(self._quantization))]))
 
     def latent(self, name: str, attention: LatentAttention) -> LatentProducts:
         """Makes the products of latent attention from a tensor with each head's key part followed by its value part.

@@ -17,10 +17,9 @@ from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.quantized import QuantizedLinear
 from engine.model.layers.adapted import Adapting, StepAdapters
-from engine.model.layers.linear import Linear
+from engine.model.layers.linear import Linear, LinearWeights
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight, dequantized
-from engine.parallel.sums import WHOLE_SUM, SumOrder
 from kernels.quantized import rows as kernel
 from kernels.quantized.product import MAX_SPLIT_K_ROWS
 from kernels.quantized.rows import RowFormat, RowKind
@@ -54,9 +53,9 @@ def layer_of(
     weights: Sequence[Weight], activations: Activations = "8bit", adapting: Adapting | None = None
 ) -> tuple[Linear, TritonElementwise]:
     linears = TritonLinears(DEVICE, torch.float32, activations)
-    return linears.fused(weights, torch.ones(OUTPUTS * len(weights), device=DEVICE), adapting), TritonElementwise(
-        {}, EPS
-    )
+    return linears.fused(
+        LinearWeights(weights, torch.ones(OUTPUTS * len(weights), device=DEVICE), adapting)
+    ), TritonElementwise({}, EPS)
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +126,7 @@ def test_adapters_meet_rows_that_are_not_rounded() -> None:
 )
 def test_who_decides(activations: Activations, dtype: torch.dtype, made_for_it: bool, expected: bool) -> None:
     weight = replace(weight_of("int8"), meets_bytes=made_for_it)
-    layer = TritonLinears(DEVICE, dtype, activations).fused([weight], None)
+    layer = TritonLinears(DEVICE, dtype, activations).fused(LinearWeights([weight]))
     assert isinstance(layer, QuantizedLinear)
     assert (layer.form_of(MANY) is not None) == expected and layer.form_of(MAX_SPLIT_K_ROWS) is None
 
@@ -180,15 +179,9 @@ def test_logits_are_those_of_emulation(
 
     exact, ours = logits("torch", "auto"), logits("triton", "8bit")
 
-    def emulated(
-        self: ReferenceLinears,
-        weights: Sequence[Weight],
-        bias: Tensor | None,
-        adapting: Adapting | None = None,
-        order: SumOrder = WHOLE_SUM,
-    ) -> Linear:
-        numbers = torch.cat([dequantized(weight) for weight in weights]).to(DEVICE)
-        return Emulated(numbers, bias, "int8" if quantization == "int8" else "fp8")
+    def emulated(self: ReferenceLinears, weights: LinearWeights) -> Linear:
+        numbers = torch.cat([dequantized(part) for part in weights.parts]).to(DEVICE)
+        return Emulated(numbers, weights.bias, "int8" if quantization == "int8" else "fp8")
 
     monkeypatch.setattr(ReferenceLinears, "fused", emulated)
     expected = logits("torch", "auto")
@@ -211,7 +204,7 @@ def test_other_backends_refuse_it_by_name(tmp_path: Path) -> None:
 def test_steps_launch_what_the_start_has_compiled(form: RowKind) -> None:
     """Of products; norms and gates are compiled by the steps that a start profiles."""
     linears = TritonLinears(torch.device("cpu"), torch.float16)
-    layers = [linears.fused([weight_of(form, group)], None) for group in (INPUTS, 32)]
+    layers = [linears.fused(LinearWeights([weight_of(form, group)])) for group in (INPUTS, 32)]
     with specializations(run=False) as found:
         linears.warm_up()
         at_start = set(found)

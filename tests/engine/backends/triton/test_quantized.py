@@ -16,6 +16,7 @@ from engine.backends.triton.adapter_rows import recorded
 from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.quantized import QuantizedLinear, SideBySide
 from engine.model.layers.adapted import Adapting, Expansion, LowRank
+from engine.model.layers.linear import LinearWeights
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
 from kernels.tuning import Config
@@ -58,8 +59,8 @@ def both(weights: list[Weight], bias: Tensor | None = None, rows: int = 3) -> tu
     """Returns what the kernels and what PyTorch's operators give, and the layer of the kernels."""
     device, inputs = torch.device(DEVICE), weights[0].shape[1]
     x = torch.randn(rows, inputs, device=device)
-    ours = TritonLinears(device, torch.float32).fused(weights, bias)
-    theirs = ReferenceLinears(device, torch.float32).fused(weights, bias)
+    ours = TritonLinears(device, torch.float32).fused(LinearWeights(weights, bias))
+    theirs = ReferenceLinears(device, torch.float32).fused(LinearWeights(weights, bias))
     return ours(x), theirs(x), ours
 
 
@@ -126,7 +127,9 @@ def test_what_no_kernel_takes_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
 def test_adapters_change_quantized_layers() -> None:
     device = torch.device(DEVICE)
     adapting = Adapting(slots=1, max_rank=4)
-    layer = TritonLinears(device, torch.float32).fused([to_int4(torch.randn(8, LAYER_INPUTS))], None, adapting)
+    layer = TritonLinears(device, torch.float32).fused(
+        LinearWeights([to_int4(torch.randn(8, LAYER_INPUTS))], None, adapting)
+    )
     x = torch.randn(3, LAYER_INPUTS, device=device)
     plain = layer(x)
     a, b = torch.randn(4, LAYER_INPUTS, device=device), torch.randn(4, 8, device=device)
@@ -141,8 +144,13 @@ def test_adapters_change_quantized_layers() -> None:
 def test_steps_launch_what_the_start_has_compiled() -> None:
     """Compares for any number of rows, and whether it is divisible by 16."""
     linears = TritonLinears(torch.device("cpu"), torch.float16)
-    layers = [linears.fused([to_int4(torch.randn(24, LAYER_INPUTS)), to_int8(torch.randn(8, LAYER_INPUTS))], None)]
-    layers += [linears.fused([make(torch.randn(48, 1024))], torch.randn(48).half()) for make in (to_int4, to_fp8)]
+    layers = [
+        linears.fused(LinearWeights([to_int4(torch.randn(24, LAYER_INPUTS)), to_int8(torch.randn(8, LAYER_INPUTS))]))
+    ]
+    layers += [
+        linears.fused(LinearWeights([make(torch.randn(48, 1024))], torch.randn(48).half()))
+        for make in (to_int4, to_fp8)
+    ]
     with specializations(run=False) as found:
         linears.warm_up()
         at_start = set(found)

@@ -19,6 +19,7 @@ from engine.model.config import Activation, ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.dense import DenseWeights
 from engine.model.layers.experts import ExpertsWeights
+from engine.model.layers.linear import LinearWeights
 from engine.model.quantized import Quantized, dequantized
 from tests.engine.backends.native.measures import LIMITS, random, relative_error
 from tests.engine.backends.native.quantized_weights import KINDS, in_int8, quantized_weight
@@ -218,7 +219,7 @@ def test_with_its_router_and_a_shared_expert(native: ctypes.CDLL, dtype: torch.d
         router_bias=bias,
         correction=random(mlp.experts, seed=3) / 10,
         experts=make.experts(mlp, hidden, given),
-        shared=DenseWeights(make.fused(shared.gate_up, None), make.fused([shared.down], None)),
+        shared=DenseWeights(make.fused(LinearWeights(shared.gate_up)), make.fused(LinearWeights([shared.down]))),
         shared_gate=shared_gate if gate else None,
     )
     arguments = layer_arguments(weights)
