@@ -38,8 +38,8 @@ from benchmarks.simulated.compile_only import compiling
 from benchmarks.simulated.weightless import BLOCK_TOKENS, META, weightless_engine
 from benchmarks.simulated.weightless_draft import WeightlessDraft
 from contracts.messages.sampling import Sampling
-from engine.backends.triton.decode_graphs import DecodeGraphs
-from engine.backends.triton.mixed_graphs import MIXED_ROWS
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs
+from engine.backends.triton.graphs.mixed_graphs import MIXED_ROWS
 from engine.executor import Executor
 from engine.plan import PENDING_TOKEN, StepPlan, Work
 

@@ -50,6 +50,7 @@ WITH_ROOMS = (
     "engine",
     "engine.backends",
     "engine.backends.native",
+    "engine.backends.triton",
     "engine.model",
     "engine.speculation",
     "kernels",

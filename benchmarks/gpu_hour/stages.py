@@ -30,10 +30,10 @@ OPERATORS = (
     "reference/test_attention",
     "triton/test_elementwise",
     "test_adjuster_steps",
-    "triton/test_sampler",
+    "triton/sampling/test_sampler",
     "test_triton_backend",
-    "triton/test_quantized",
-    "triton/test_packed_experts",
+    "triton/linear_layers/test_quantized",
+    "triton/linear_layers/test_packed_experts",
     "test_quantized_rows",
 )
 """Tests of the engine's operators on the kernels, on a GPU where there is one."""

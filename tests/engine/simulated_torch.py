@@ -172,7 +172,7 @@ def simulated_device() -> Iterator[SimulatedDevice]:
         patch.setattr(torch.cuda, "current_stream", lambda place=None: device.current)
         patch.setattr(torch.cuda, "synchronize", device.synchronize)
         patch.setattr(Tensor, "record_stream", lambda tensor, stream: device.record(tensor, stream))
-        patch.setattr("engine.backends.triton.decode_graphs.record", lambda step, place, memory: (step, None))
+        patch.setattr("engine.backends.triton.graphs.decode_graphs.record", lambda step, place, memory: (step, None))
         patch.setattr(torch.cuda, "get_device_name", lambda place: "a simulated GPU")
         patch.setattr(torch.cuda, "get_device_capability", lambda place: (9, 0))
         patch.setattr(torch.cuda, "get_device_properties", lambda place: SimpleNamespace(multi_processor_count=4))

@@ -72,7 +72,7 @@ def test_a_scale_of_another_token_is_noticed(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("variant", "form"), [("llama", "int8"), ("deepseek-v3", "fp8")])
 def test_triton_gives_the_tokens_too(variant: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a prompt in chunks, then decodes: of latent vectors one chunk in either form."""
-    monkeypatch.setattr("engine.backends.triton.latent_chunks.MIN_EXPANDED_QUERIES", 10)
+    monkeypatch.setattr("engine.backends.triton.attention.latent_chunks.MIN_EXPANDED_QUERIES", 10)
     config = VARIANTS[variant]()
     config.num_hidden_layers = 2
     directory = build_model(tmp_path / "model", config)

@@ -12,19 +12,20 @@ from torch import Tensor
 from contracts.kinds import Activations
 from contracts.kv.spec import blocks_for
 from engine.backends.base import Backend, OnLayer
-from engine.backends.triton.adjuster import TritonAdjuster
-from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
+from engine.backends.triton.attention.attention_step import TritonAttentionStep
+from engine.backends.triton.attention.paged_attention import TritonAttention
 from engine.backends.triton.codec import TritonCodec
-from engine.backends.triton.decode_graphs import DecodeGraphs, most_with
-from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.backends.triton.elementwise import TritonElementwise
-from engine.backends.triton.linear import TritonLinears
-from engine.backends.triton.mixed_graphs import MIXED_ROWS, MixedGraphs
-from engine.backends.triton.mixed_inputs import MixedInputs
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs, most_with
+from engine.backends.triton.graphs.decode_inputs import DecodeInputs
+from engine.backends.triton.graphs.mixed_graphs import MIXED_ROWS, MixedGraphs
+from engine.backends.triton.graphs.mixed_inputs import MixedInputs
+from engine.backends.triton.linear_layers.linear import TritonLinears
+from engine.backends.triton.linear_layers.routers import split_routers
 from engine.backends.triton.mover import TritonMover
-from engine.backends.triton.routers import split_routers
-from engine.backends.triton.sampler import TritonSampler
-from engine.backends.triton.scorer import TritonScorer
+from engine.backends.triton.sampling.adjuster import TritonAdjuster
+from engine.backends.triton.sampling.sampler import TritonSampler
+from engine.backends.triton.sampling.scorer import TritonScorer
 from engine.model.config import AttentionLayer, ExpertsMLP, LatentAttention, LayerConfig, ModelConfig, TextModel
 from engine.model.layers.experts import ExpertsWeights
 from engine.model.layers.layer import LayerWeights

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from engine.backends.triton.adapted import TritonAdapted
-from engine.backends.triton.attention import TritonAttentionStep
-from engine.backends.triton.experts import routing_of
-from engine.backends.triton.quantized import QuantizedLinear
-from engine.backends.triton.routers import SplitRouter
+from engine.backends.triton.attention.attention_step import TritonAttentionStep
+from engine.backends.triton.linear_layers.adapted import TritonAdapted
+from engine.backends.triton.linear_layers.experts import routing_of
+from engine.backends.triton.linear_layers.quantized import QuantizedLinear
+from engine.backends.triton.linear_layers.routers import SplitRouter
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise
 from engine.model.layers.linear import Linear

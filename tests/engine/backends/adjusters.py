@@ -9,7 +9,7 @@ from engine.backends.adjuster import Adjuster
 from engine.backends.native.library import load
 from engine.backends.native.sampling.adjuster import NativeAdjuster
 from engine.backends.reference.adjuster import ReferenceAdjuster
-from engine.backends.triton.adjuster import TritonAdjuster
+from engine.backends.triton.sampling.adjuster import TritonAdjuster
 from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import Work

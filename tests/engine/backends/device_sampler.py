@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from engine.backends.sampler import Draw
-from engine.backends.triton.sampler import TritonSampler
+from engine.backends.triton.sampling.sampler import TritonSampler
 from launcher.devices.gpus import visible_gpus
 
 DEVICE = "cuda" if visible_gpus() else "cpu"

@@ -146,7 +146,7 @@ def test_requests_launch_what_the_start_has_compiled(
     blocks: int, slots: int, loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pool whose number of blocks is divisible by 16, and in one of another."""
-    monkeypatch.setattr("engine.backends.triton.sampler.sample", first_tokens)
+    monkeypatch.setattr("engine.backends.triton.sampling.sampler.sample", first_tokens)
     with simulated_device(), shared_on_device(), specializations(run=False) as found:
         worker = Start(loaded, blocks, slots)
         at_start = set(found)

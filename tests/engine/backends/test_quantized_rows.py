@@ -12,10 +12,10 @@ from torch import Tensor
 from contracts.errors import ConfigError
 from contracts.kinds import Activations, Quantization
 from engine.backends.reference.linear import ReferenceLinears
-from engine.backends.triton import quantized
 from engine.backends.triton.elementwise import TritonElementwise
-from engine.backends.triton.linear import TritonLinears
-from engine.backends.triton.quantized import QuantizedLinear
+from engine.backends.triton.linear_layers import quantized
+from engine.backends.triton.linear_layers.linear import TritonLinears
+from engine.backends.triton.linear_layers.quantized import QuantizedLinear
 from engine.model.layers.adapted import Adapting, StepAdapters
 from engine.model.layers.linear import Linear, LinearWeights
 from engine.model.quantization import to_fp8, to_int4, to_int8

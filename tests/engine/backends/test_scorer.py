@@ -12,7 +12,7 @@ from engine.backends.native.library import load
 from engine.backends.native.sampling.scorer import NativeScorer
 from engine.backends.reference.scorer import AT_ONCE, ReferenceScorer
 from engine.backends.scorer import MIN_LOGPROB, Scorer, finite, scores_of, width
-from engine.backends.triton.scorer import TritonScorer
+from engine.backends.triton.sampling.scorer import TritonScorer
 from launcher.devices.gpus import visible_gpus
 
 DEVICE = "cuda" if visible_gpus() else "cpu"

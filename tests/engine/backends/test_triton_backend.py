@@ -16,8 +16,8 @@ from triton.runtime.errors import OutOfResources
 
 from contracts.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
-from engine.backends.triton.decode_graphs import DecodeGraphs, ladder
-from engine.backends.triton.decode_inputs import NOT_PENDING, PADDING_SLOT, DecodeInputs, DeviceTables
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs, ladder
+from engine.backends.triton.graphs.decode_inputs import NOT_PENDING, PADDING_SLOT, DecodeInputs, DeviceTables
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
@@ -56,7 +56,7 @@ def test_tokens_equal_the_references(
     attention the first step is in the expanded form, the second one absorbed.
     """
     monkeypatch.setattr("kernels.attention.split_kv.MIN_PART_TOKENS", 8)
-    monkeypatch.setattr("engine.backends.triton.latent_chunks.MIN_EXPANDED_QUERIES", 2)
+    monkeypatch.setattr("engine.backends.triton.attention.latent_chunks.MIN_EXPANDED_QUERIES", 2)
     config = VARIANTS[variant]()
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
     directory = build_model(tmp_path / variant, config)

@@ -59,7 +59,7 @@ def test_a_chunk_behind_a_long_prefix_takes_few_blocks() -> None:
 
 @pytest.mark.interpreted
 def test_a_start_on_a_gpu_runs_a_chunk_behind_a_prefix(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.backends.triton.sampler.sample", first_tokens)
+    monkeypatch.setattr("engine.backends.triton.sampling.sampler.sample", first_tokens)
     loaded = make_engine(model, cpu_backend="triton", decode_graphs="off", block_size=BLOCK_TOKENS, max_batch_tokens=8)
     with simulated_device(), specializations(run=False):
         backend = TritonBackend(CUDA, loaded.backend.dtype)

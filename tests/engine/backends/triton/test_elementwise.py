@@ -8,7 +8,8 @@ from msgspec import structs
 
 from contracts.messages.sampling import Sampling
 from engine.backends.reference.elementwise import ReferenceElementwise
-from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
+from engine.backends.triton.attention.attention_step import TritonAttentionStep
+from engine.backends.triton.attention.paged_attention import TritonAttention
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.model.batch import build_batch
 from engine.model.config import Activation

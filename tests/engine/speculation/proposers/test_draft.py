@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from contracts.messages.sampling import Sampling
-from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs
 from engine.model.batch import Batch, Sampled
 from engine.plan import Work
 from engine.speculation.proposers.draft import DraftProposer

@@ -22,7 +22,7 @@ from triton.runtime.interpreter import GridExecutor
 
 from benchmarks.simulated.weightless import BLOCK_TOKENS, META, engine_of, weightless_engine
 from contracts.kinds import Quantization
-from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs
 from engine.engine import Engine
 from engine.executor import Executor
 from engine.plan import StepPlan, Work
@@ -107,7 +107,7 @@ def linting() -> Iterator[CaptureLint]:
 def engine() -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: None)
-        patch.setattr("engine.backends.triton.attention.processors", lambda device: 132)
+        patch.setattr("engine.backends.triton.attention.paged_attention.processors", lambda device: 132)
         return weightless_engine("llama-3.1-8b", 20000, 64, LONGEST, guesses=3, adapters=2, mixed_tokens=256)
 
 
@@ -199,7 +199,7 @@ def test_what_is_recorded_does_not_depend_on_the_inputs(engine: Engine) -> None:
 def looked_at_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights without memory have no values by which to choose how they are packed."""
     monkeypatch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: None)
-    for module in ("engine.backends.triton.attention", "kernels.quantized.product"):
+    for module in ("engine.backends.triton.attention.paged_attention", "kernels.quantized.product"):
         monkeypatch.setattr(f"{module}.processors", lambda device: 132)
     monkeypatch.setattr("kernels.quantized.packed.narrowed", lambda numbers: numbers.half())
     monkeypatch.setattr("kernels.quantized.packed.shared_in_blocks", lambda scales: False)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.triton.adapter_rows import StepRows
+from engine.backends.triton.linear_layers.adapter_rows import StepRows
 from engine.device import to_device
 from engine.model.layers.adapted import MAX_FUSED_LAYERS, Adapting, LowRank
 from engine.model.layers.linear import Linear

@@ -5,7 +5,6 @@ after a chunk is computed as a chunk, unless its draft tokens branch, which only
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,23 +12,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.backends.reference.kv_rows import rows_of
-from engine.backends.triton.latent_chunks import (
+from engine.backends.triton.attention.attention_step import (
+    AbsorbedChunks,
+    DecodeSequences,
+    KVGroupStep,
+    PrefillChunks,
+    SequenceTables,
+    TritonAttentionStep,
+    score_params,
+)
+from engine.backends.triton.attention.latent_chunks import (
     ChunkSizes,
     ExpandedChunks,
-    attend_expanded,
     plan_expanded,
     runs_by_form,
     warm_up_expanded,
 )
 from engine.device import to_device
-from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention, LatentAttention
-from engine.model.kv_layout import KV_FORM_BY_DTYPE, AnyAttention, groups_of_layers, quantized_layer
-from engine.model.layers.linear import LatentProducts
+from engine.model.kv_layout import AnyAttention, groups_of_layers, quantized_layer
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
-from kernels.attention.attention_tiles import ScoreParams
 from kernels.attention.latent_decode_attention import latent_decode_attention
 from kernels.attention.latent_prefill_attention import latent_prefill_attention
 from kernels.attention.latent_tiles import programs_of
@@ -43,55 +46,6 @@ MAX_DECODE_QUERIES = 17
 """Maximum queries of a sequence in decode attention without trees: the maximum of drafts plus one."""
 WARM_UP_QUERIES = 1024
 """Queries that fill the largest tile."""
-
-
-@dataclass(frozen=True)
-class SequenceTables:
-    """Block tables and lengths of sequences, as the kernels take them."""
-
-    blocks: Tensor  # [works, width] int32
-    kv_lengths: Tensor  # [works] int32
-
-
-@dataclass(frozen=True)
-class DecodeSequences:
-    """Sequences of decode attention, with one query each or several."""
-
-    tables: SequenceTables
-    split: SplitPlan | None  # None: no sequence is split
-    rows: int  # of all
-    multi_query: MultiQuery | None = None  # None: each sequence has one query
-    padded: bool = False  # whether there are padding rows
-
-
-@dataclass(frozen=True)
-class AbsorbedChunks:
-    """Chunks of latent attention that attend in the absorbed form, beside others that do not."""
-
-    rows: slice  # of the step's chunks
-    tables: SequenceTables
-    query_start: Tensor  # [works + 1] int32, from the first of the rows
-
-
-@dataclass(frozen=True)
-class PrefillChunks:
-    """Sequences of prefill attention, after the decodes."""
-
-    tables: SequenceTables
-    query_start: Tensor  # [works + 1] int32, from the first chunk's first row
-    longest: int  # queries of one work
-    expanded: Sequence[ExpandedChunks]  # of latent attention; empty, where it expands none of the chunks
-    absorbed: Sequence[AbsorbedChunks]  # the others, where it expands some of them
-    first_row: int  # of the step that prefill attention takes: that behind the decodes, or 0, as in a mixed recording
-
-
-@dataclass(frozen=True)
-class KVGroupStep:
-    """A step's sequences in one KV group."""
-
-    slots: Tensor  # [tokens] int64, as a batch has them
-    decodes: DecodeSequences
-    chunks: PrefillChunks | None
 
 
 class TritonAttention:
@@ -117,7 +71,7 @@ class TritonAttention:
         programs = [_programs(attentions[first]) for first in self._firsts]
         self._max_parts = [max_parts(processors(self.device), each) for each in programs]
 
-    def begin(self, batch: Batch) -> "TritonAttentionStep":
+    def begin(self, batch: Batch) -> TritonAttentionStep:
         """Converts lengths and block tables to the kernels' format."""
         lengths = batch.query_lengths
         works, decodes = len(lengths), self._decodes(batch)
@@ -251,143 +205,11 @@ class TritonAttention:
             prefill(latent=latent, scale=scale, splits=splits)
         warm_up_expanded(attention, self.block, self._dtype, self.device)
 
-    def step(self, groups: Sequence[KVGroupStep]) -> "TritonAttentionStep":
+    def step(self, groups: Sequence[KVGroupStep]) -> TritonAttentionStep:
         """Makes a step; its first rows are the decodes."""
         return TritonAttentionStep(self._layers, self._attentions, [groups[each] for each in self._group_of_layer])
-
-
-class TritonAttentionStep(AttentionStep):
-    def __init__(
-        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], steps: Sequence[KVGroupStep]
-    ) -> None:
-        """Takes each layer's KV, attention parameters and group step."""
-        self._layers = layers
-        self._attentions = attentions
-        self._steps = steps
-
-    def pool(self, layer: int) -> Tensor:
-        """Returns a layer of the pool, for the kernel that rotates keys and stores them."""
-        return self._layers[layer]
-
-    def slots(self, layer: int) -> Tensor:
-        """Returns where the tokens' KV goes there, `[tokens]` int64."""
-        return self._steps[layer].slots
-
-    def store(self, layer: int, keys_values: Tensor) -> None:
-        """Stores with PyTorch operators, for tests: the engine's steps store with the kernel that rotates."""
-        pool, slots, attention = self._layers[layer], self.slots(layer), self._attentions[layer]
-        assert isinstance(attention, HeadAttention)
-        rows = rows_of(pool.flatten(1, 2), attention, keys_values.dtype)
-        block, kv_heads, dim = rows.block, attention.kv_heads, attention.head_dim
-        if pool.dtype in KV_FORM_BY_DTYPE:
-            vectors = torch.arange(2 * kv_heads, device=slots.device).view(-1, 2).T.flatten()  # keys before values
-            places = (slots // block * (2 * kv_heads))[:, None] + vectors
-            rows.put((places * block + (slots % block)[:, None]).flatten(), keys_values.reshape(-1, dim))
-            return
-        pool[slots // block, :, :, slots % block] = keys_values.view(-1, 2, kv_heads, dim).transpose(1, 2)
-
-    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
-        if isinstance(attention, LatentAttention):
-            return _attend_latents(pool, attention, queries, step.decodes, step.chunks)
-        scoring = score_params(attention)
-        decodes, chunks, count = step.decodes, step.chunks, step.decodes.rows
-        output = _room(queries, queries.shape, decodes)  # of both kernels: a place for each would be copied
-        if chunks is not None:
-            prefill_attention(
-                queries[chunks.first_row :],
-                pool,
-                chunks.tables.blocks,
-                chunks.query_start,
-                chunks.tables.kv_lengths,
-                longest=chunks.longest,
-                scoring=scoring,
-                sinks=sinks,
-                output=output[chunks.first_row :],
-            )
-        if count:
-            paged_decode_attention(
-                queries[:count],
-                pool,
-                decodes.tables.blocks,
-                decodes.tables.kv_lengths,
-                multi_query=decodes.multi_query,
-                split=decodes.split,
-                scoring=scoring,
-                sinks=sinks,
-                output=output[:count],
-            )
-        return output
-
-    def attend_latent(self, layer: int, queries: Tensor, products: LatentProducts) -> Tensor:
-        pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
-        assert isinstance(attention, LatentAttention)
-        chunks = step.chunks
-        if chunks is None or not chunks.expanded:
-            return products.values(self.attend(layer, products.absorbed(queries)))
-        count = step.decodes.rows
-        output = queries.new_empty((*queries.shape[:2], attention.value_dim))
-        if count:
-            absorbed = products.absorbed(queries[:count])
-            output[:count] = products.values(_attend_latents(pool, attention, absorbed, step.decodes, None))
-        queries, rest = queries[count:], output[count:]
-        for run in chunks.absorbed:
-            attended = latent_prefill_attention(
-                products.absorbed(queries[run.rows]),
-                pool,
-                run.tables.blocks,
-                run.query_start,
-                run.tables.kv_lengths,
-                latent=attention.latent_rank,
-                scale=attention.scale,
-            )
-            rest[run.rows] = products.values(attended)
-        attend_expanded(pool, queries, chunks.expanded, attention, products, rest)
-        return output
-
-
-def _attend_latents(
-    pool: Tensor, attention: LatentAttention, queries: Tensor, decodes: DecodeSequences, chunks: PrefillChunks | None
-) -> Tensor:
-    """Attends from absorbed `queries` `[tokens, heads, latent + rope]`; returns `[tokens, heads, latent]`."""
-    count = decodes.rows
-    output = _room(queries, (*queries.shape[:2], attention.latent_rank), decodes)
-    if count:
-        latent_decode_attention(
-            queries[:count],
-            pool,
-            decodes.tables.blocks,
-            decodes.tables.kv_lengths,
-            latent=attention.latent_rank,
-            scale=attention.scale,
-            multi_query=decodes.multi_query,
-            split=decodes.split,
-            output=output[:count],
-        )
-    if chunks is not None:
-        latent_prefill_attention(
-            queries[count:],
-            pool,
-            chunks.tables.blocks,
-            chunks.query_start,
-            chunks.tables.kv_lengths,
-            latent=attention.latent_rank,
-            scale=attention.scale,
-            output=output[count:],
-        )
-    return output
-
-
-def _room(queries: Tensor, shape: Sequence[int], decodes: DecodeSequences) -> Tensor:
-    """Allocates a result; padding rows are zero, since they go on to the next layers."""
-    return queries.new_zeros(shape) if decodes.padded else queries.new_empty(shape)
 
 
 def _programs(attention: AnyAttention) -> int:
     """Counts the programs of one part of a sequence."""
     return attention.kv_heads if isinstance(attention, HeadAttention) else programs_of(attention.heads)
-
-
-def score_params(attention: HeadAttention) -> ScoreParams:
-    """Returns a layer's attention parameters for the kernels."""
-    return ScoreParams(attention.scale, attention.window, attention.softcap)

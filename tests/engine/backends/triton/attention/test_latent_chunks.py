@@ -11,8 +11,8 @@ from contracts.kv.spec import blocks_for
 from contracts.messages.sampling import Sampling
 from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.reference.linear import ReferenceLinears
-from engine.backends.triton import latent_chunks
-from engine.backends.triton.attention import TritonAttention
+from engine.backends.triton.attention import latent_chunks
+from engine.backends.triton.attention.paged_attention import TritonAttention
 from engine.model.batch import build_batch
 from engine.model.config import LatentAttention
 from engine.model.rope import Rope

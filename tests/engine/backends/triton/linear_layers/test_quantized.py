@@ -10,11 +10,11 @@ from torch import Tensor
 
 from contracts.kinds import Quantization
 from engine.backends.reference.linear import ReferenceLinears
-from engine.backends.triton import quantized
-from engine.backends.triton.adapted import TritonAdapted
-from engine.backends.triton.adapter_rows import recorded
-from engine.backends.triton.linear import TritonLinears
-from engine.backends.triton.quantized import QuantizedLinear, SideBySide
+from engine.backends.triton.linear_layers import quantized
+from engine.backends.triton.linear_layers.adapted import TritonAdapted
+from engine.backends.triton.linear_layers.adapter_rows import recorded
+from engine.backends.triton.linear_layers.linear import TritonLinears
+from engine.backends.triton.linear_layers.quantized import QuantizedLinear, SideBySide
 from engine.model.layers.adapted import Adapting, Expansion, LowRank
 from engine.model.layers.linear import LinearWeights
 from engine.model.quantization import to_fp8, to_int4, to_int8

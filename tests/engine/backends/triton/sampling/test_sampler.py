@@ -7,7 +7,7 @@ from torch import Tensor
 from contracts.messages.sampling import Sampling
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
-from engine.backends.triton.sampler import is_filtered
+from engine.backends.triton.sampling.sampler import is_filtered
 from tests.engine.backends.device_sampler import DeviceSampler
 
 KINDS = [

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contracts.kinds import Activations
-from engine.backends.triton.quantized import coded, form_of, meets_bytes, packs
+from engine.backends.triton.linear_layers.quantized import coded, form_of, meets_bytes, packs
 from engine.model.quantized import Weight, dequantized
 from kernels.moe.expert_products import Expert
 from kernels.moe.packed_products import PackedExpert

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from contracts.kinds import Activations
 from engine.backends.reference.linear import ReferenceLinears
-from engine.backends.triton.linear import TritonLinears
-from engine.backends.triton.packed_experts import Gathering
+from engine.backends.triton.linear_layers.linear import TritonLinears
+from engine.backends.triton.linear_layers.packed_experts import Gathering
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.mxfp4 import unpacked

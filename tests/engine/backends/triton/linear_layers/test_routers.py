@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.triton.elementwise import TritonElementwise
-from engine.backends.triton.routers import split_router, split_routers
+from engine.backends.triton.linear_layers.routers import split_router, split_routers
 
 TOKENS, EXPERTS, HIDDEN = 5, 12, 300
 ROUNDED = 2.0**-23

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs
 from engine.engine import Engine
 from engine.executor import Executor
 from engine.plan import StepPlan, Work

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from engine.backends.triton.decode_inputs import DecodeRows, put_previous
+from engine.backends.triton.graphs.decode_inputs import DecodeRows, put_previous
 
 
 def test_who_stays_keeps_the_row_unless_it_is_beyond_the_last() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.triton.decode_inputs import (
+from engine.backends.triton.graphs.decode_inputs import (
     IDLE_PLAN_WORD,
     NOT_PENDING,
     PADDING_SLOT,

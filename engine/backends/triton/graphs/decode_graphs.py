@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.triton.adapter_rows import recorded
-from engine.backends.triton.attention import (
+from engine.backends.triton.attention.attention_step import (
     DecodeSequences,
     KVGroupStep,
     SequenceTables,
-    TritonAttention,
     TritonAttentionStep,
 )
-from engine.backends.triton.decode_inputs import DecodeInputs
-from engine.backends.triton.mixed_graphs import MixedGraphs
+from engine.backends.triton.attention.paged_attention import TritonAttention
+from engine.backends.triton.graphs.decode_inputs import DecodeInputs
+from engine.backends.triton.graphs.mixed_graphs import MixedGraphs
+from engine.backends.triton.linear_layers.adapter_rows import recorded
 from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
 from engine.plan import StepPlan, Work

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.backends.triton.graphs.decode_graphs import DecodeGraphs
 from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from engine.start.load import LoadedEngine

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from contracts.kinds import Activations
 from engine.backends.reference.linear import ReferenceLinears
-from engine.backends.triton.adapted import TritonAdapted
-from engine.backends.triton.adapter_rows import StepRows
-from engine.backends.triton.experts import TritonExperts
-from engine.backends.triton.quantized import QuantizedLinear, SideBySide, make_linear, packs, warm_up
+from engine.backends.triton.linear_layers.adapted import TritonAdapted
+from engine.backends.triton.linear_layers.adapter_rows import StepRows
+from engine.backends.triton.linear_layers.experts import TritonExperts
+from engine.backends.triton.linear_layers.quantized import QuantizedLinear, SideBySide, make_linear, packs, warm_up
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from engine.model.layers.adapted import Adapting

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contracts.kinds import Activations
-from engine.backends.triton.packed_experts import Gathering
+from engine.backends.triton.linear_layers.packed_experts import Gathering
 from engine.model.config import Activation, ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
 from kernels.moe.expert_products import row_counts
