@@ -44,12 +44,11 @@ class Router:
         if not receivers:
             return None
         pools = self._pools.of(len(roster), chain(prefills, decodes), [*senders, *receivers], now)
-        known = all([pool.known for pool in pools.values()] + [each.costs.known for each in (*senders, *receivers)])
-        if not known:
-            senders, receivers = list(prefills), list(decodes)
         firsts = [each.candidate(request, now, avoid) for each in senders]
         seconds = [each.candidate(request, now, avoid) for each in receivers]
-        if not known:
+        if not all([pool.known for pool in pools.values()] + [each.costs.known for each in (*firsts, *seconds)]):
+            firsts = [each.candidate(request, now, avoid) for each in prefills]
+            seconds = [each.candidate(request, now, avoid) for each in decodes]
             return least_loaded(firsts, seconds, request.tokens)
         routes = prices(firsts, seconds, pools, request, self._hand_off_always)
         return cheapest(routes)._replace(fastest=min([each.costs.fastest for each in seconds]))
