@@ -6,16 +6,17 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.errors import BatonError, ConfigError, GatewayError
+from contracts.errors import ConfigError, GatewayError
 from infra.cli import parse
 from infra.redis.records import WorkerRecord
 from launcher.bench.calibration import calibrate, workers_of
 from launcher.bench.html_report import write_comparison
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
-from launcher.bench.rates import ALL_ANSWERED, BAD_INPUT, sweep, write_json, write_single
+from launcher.bench.rates import ALL_ANSWERED, sweep, write_json, write_single
 from launcher.bench.run import BenchRun
 from launcher.instance.endpoint import ClientEndpoint, endpoint_of, running_instance
+from launcher.refusal import refusing
 from launcher.stages import StageDisplay
 from workloads.report import REPORT_FORM, Report
 from workloads.table import comparison, table
@@ -23,21 +24,18 @@ from workloads.table import comparison, table
 COMPARED_ALONE = "stands alone: ./baton bench --compare before.json after.json"
 
 
+@refusing
 def bench(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit status."""
-    try:
-        if arguments and arguments[0] == "--compare":
-            return compare(arguments[1:])
-        if any(word.partition("=")[0] == "--compare" for word in arguments):
-            raise ConfigError("--compare", " ".join(arguments), COMPARED_ALONE)
-        if arguments and not arguments[0].startswith("-"):
-            arguments = ["--url", *arguments]
-        config = parse(BenchConfig, arguments, "baton bench")
-        config.check()
-        return _measure(config, StageDisplay(sys.stderr))
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    if arguments and arguments[0] == "--compare":
+        return compare(arguments[1:])
+    if any(word.partition("=")[0] == "--compare" for word in arguments):
+        raise ConfigError("--compare", " ".join(arguments), COMPARED_ALONE)
+    if arguments and not arguments[0].startswith("-"):
+        arguments = ["--url", *arguments]
+    config = parse(BenchConfig, arguments, "baton bench")
+    config.check()
+    return _measure(config, StageDisplay(sys.stderr))
 
 
 def compare(paths: Sequence[str]) -> int:
