@@ -138,9 +138,9 @@ class BlockManager:
 
     # taking and giving back -----------------------------------------------------------------------------------------
 
-    def allocate(self, tokens: int, found: FoundPrefix | None = None) -> Tables | None:
-        """Takes tables for `tokens` tokens that begin with `found`; None if they do not fit."""
-        if not self.fits(tokens, (), found):
+    def allocate(self, tokens: int, found: FoundPrefix | None = None, spare: Sequence[int] = ()) -> Tables | None:
+        """Takes tables for `tokens` tokens that begin with `found`; None if they do not fit, leaving `spare` blocks."""
+        if not self.fits(tokens, spare, found):
             return None
         return tuple([group.allocate(tokens, hit) for group, hit in self._with_hits(found)])
 

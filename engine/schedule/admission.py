@@ -76,11 +76,10 @@ class BlockAdmission:
         `others`: other sequences run or land here. If there are none, the sequence may use the reserve.
         """
         tokens = sequence.tokens
-        if not self._blocks.fits(len(tokens), self._reserve(sequence, others), found):
-            return False
         returning = found.returning
-        blocks = self._blocks.allocate(len(tokens), found)
-        assert blocks is not None
+        blocks = self._blocks.allocate(len(tokens), found, self._reserve(sequence, others))
+        if blocks is None:
+            return False
         sequence.blocks = blocks
         sequence.capacity = self._blocks.capacity(blocks)
         sequence.admitted_length = len(tokens)
