@@ -6,17 +6,13 @@ them begun by an attempt that died, some of them released on the way. What each 
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from contracts.ids import AttemptKey
 from contracts.kv.spec import KVGroup
 from contracts.messages.job import Prompt
-from contracts.messages.sampling import Finish, Limits, Sampling
-from contracts.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
@@ -30,107 +26,18 @@ from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.proposer import EngineProposer, Proposer
 from engine.speculation.verify.verification import kv_moves
 from engine.start.load import LoadedEngine
-from gateway.grammar.texts import of_choices, of_json_schema, of_regex
-from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
+from tests.engine.grammars.answering import VOCABULARY, masks_of
+from tests.engine.questions import LAST_ARRIVAL, Question, question
 from tests.engine.speculation.prompting import Prompting
+from tests.engine.told_answers import Answer, difference
 
 MAX_ERROR = 1e-4
-LAST_ARRIVAL = 30  # turn
 MAX_TURNS = 10_000
 """After so many a crowd is stuck."""
-GRAMMARS = (
-    of_choices(["The quick brown fox jumps over the lazy dog.", "The quick red fox.", "No."]),
-    of_regex("[a-f]{3}-[0-9]{2,6}( and again)?"),
-    of_json_schema({"type": "object", "properties": {"name": {"enum": ["a", "b"]}, "size": {"type": "integer"}}}),
-)
-CLOSER = tuple((token, 4.0) for token in CLOSING)
-
-
-@dataclass
-class Question:
-    """What somebody asks, and how it comes to its answer."""
-
-    prompt: list[int]
-    sampling: Sampling
-    limits: Limits
-    samples: int
-    arrives: int  # turn
-    handed_over: bool
-    died_after: int  # output tokens of an attempt before this one
-    released_at: int  # turn; its answer does not matter
-
-
-@dataclass
-class Answer:
-    """What one sample was told, over all attempts."""
-
-    tokens: list[int] = field(default_factory=list)
-    scores: list[TokenScore] = field(default_factory=list)
-    prompt_scores: list[TokenScore] = field(default_factory=list)
-    finish: Finish | None = None
-    failed: str = ""
-
-    def behind(self, emitted: int) -> "Answer":
-        """Returns what is left to tell when so many tokens were told by an earlier attempt."""
-        prompt_scores = [] if emitted else self.prompt_scores
-        return Answer(self.tokens[emitted:], self.scores[emitted:], prompt_scores, self.finish, self.failed)
-
-    def take(self, progress: SequenceProgress, prompt_tokens: int, base: int) -> None:
-        """Adds what a step gave. Raises AssertionError if tokens are left out or told twice."""
-        assert progress.failed or progress.index == base + len(self.tokens), (progress.index, base, len(self.tokens))
-        self.tokens += progress.tokens
-        self.scores += progress.scores or []
-        if progress.prompt_scores is not None:
-            assert not self.prompt_scores and len(progress.prompt_scores) == prompt_tokens - 1
-            self.prompt_scores = list(progress.prompt_scores)
-        self.finish, self.failed = progress.finish, progress.failed
-
-
-def question(rng: random.Random, shared: list[int], longest: int) -> Question:
-    """Draws one: of each kind of sampling about a third have it."""
-
-    def maybe(make: Callable[[], Any], otherwise: Any, chance: float = 0.3) -> Any:
-        return make() if rng.random() < chance else otherwise
-
-    grammar = maybe(lambda: rng.choice(GRAMMARS), "")
-    letters: list[int] = [] if grammar else maybe(lambda: rng.sample(range(VOCABULARY), 6), [])
-    sampling = Sampling(
-        seed=rng.randrange(1 << 32),
-        temperature=rng.choice((0.0, 0.7, 1.0, 1.5)),
-        top_p=maybe(lambda: 0.8, 1.0),
-        top_k=maybe(lambda: rng.choice((1, 5, 40)), 0),
-        min_p=maybe(lambda: 0.05, 0.0, 0.1),
-        repetition_penalty=maybe(lambda: rng.choice((0.8, 1.3)), 1.0),
-        presence_penalty=maybe(lambda: rng.uniform(-2, 2), 0.0),
-        frequency_penalty=maybe(lambda: rng.uniform(-2, 2), 0.0),
-        logit_bias=CLOSER if grammar else maybe(lambda: ((rng.randrange(VOCABULARY), rng.uniform(-9, 9)),), ()),
-        allowed_token_ids=tuple(letters) if letters else None,
-        bad_words=maybe(lambda: _words(rng, letters or range(VOCABULARY)), (), 0.6 if letters else 0.1),
-        grammar=grammar,
-        logprobs=maybe(lambda: rng.choice((0, 1, 20)), None),
-        prompt_logprobs=maybe(lambda: rng.choice((0, 2)), None),
-    )
-    stops = (*ENDS, *maybe(lambda: rng.sample(range(VOCABULARY), 200), []))
-    prompt = shared[: rng.choice((0, 16, 40))] + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 30))]
-    return Question(
-        prompt,
-        sampling,
-        Limits(rng.randint(1, longest), stops, rng.choice((0, 0, 5, 20))),
-        samples=rng.choice((1, 1, 1, 2, 3)),
-        arrives=rng.randrange(LAST_ARRIVAL),
-        handed_over=rng.random() < 0.4,
-        died_after=maybe(lambda: rng.randint(1, 20), 0),
-        released_at=maybe(lambda: rng.randrange(60), 1 << 30, 0.15),
-    )
 
 
 def _groups(engine: LoadedEngine) -> Iterator[tuple[KVGroup, int]]:
     return zip(engine.pool.spec.groups, engine.pool.counts, strict=True)
-
-
-def _words(rng: random.Random, letters: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Draws bad words; of few letters, they are met."""
-    return tuple(tuple(rng.choices(letters, k=rng.choice((2, 2, 3)))) for _ in range(12))
 
 
 class Node:
@@ -390,25 +297,3 @@ class Mixture:
         self.seen["prompts scored"] += bool(answer.prompt_scores)
         self.seen["handed over with a grammar"] += asked.handed_over and bool(sampling.grammar)
         self.seen["handed over and penalized"] += asked.handed_over and sampling.presence_penalty != 0
-
-
-def difference(answer: Answer, expected: Answer, error: float) -> str:
-    """Says what an answer has otherwise than it should; empty: nothing."""
-    if (answer.tokens, answer.finish, answer.failed) != (expected.tokens, expected.finish, expected.failed):
-        ends = f"{answer.finish} {answer.failed!r} instead of {expected.finish} {expected.failed!r}"
-        return f"{answer.tokens} instead of {expected.tokens}, {ends}"
-    for name, own, theirs in (
-        ("scores", answer.scores, expected.scores),
-        ("prompt's scores", answer.prompt_scores, expected.prompt_scores),
-    ):
-        if len(own) != len(theirs):
-            return f"{len(own)} {name} instead of {len(theirs)}"
-        if not all(map(partial(alike, error=error), own, theirs)):
-            return f"other {name}"
-    return ""
-
-
-def alike(one: TokenScore, other: TokenScore, error: float) -> bool:
-    """Tells whether scores are equal but for rounding; tokens that are about equally likely may change places."""
-    values = [abs(own - theirs) < error for (_, own), (_, theirs) in zip(one.top, other.top, strict=True)]
-    return abs(one.logprob - other.logprob) < error and abs(one.rank - other.rank) <= 1 and all(values)

@@ -1,8 +1,13 @@
 """What the launcher's tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from launcher.host.signals import Signals
+from tests.launcher.host.supervised import Bench
+from tests.waiting import alive
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +19,16 @@ def own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
     return temporary
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A supervisor in a directory of its own, whose processes have ended with the test."""
+    with Signals().installed() as signals:
+        bench = Bench(tmp_path, signals)
+        try:
+            yield bench
+        finally:
+            bench.supervisor.stop([])
+            bench.log.close()
+            assert not [pid for pid in bench.pids() if alive(pid)]

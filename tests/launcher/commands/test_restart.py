@@ -8,18 +8,18 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.instance.instances import Instance, Record
-from tests.launcher.host.test_supervisor import IGNORES_SIGTERM, Bench, bench  # noqa: F401 - a fixture
+from tests.launcher.host.supervised import IGNORES_SIGTERM, Bench
 
 
 @pytest.fixture
-def instance(bench: Bench) -> Iterator[Record]:  # noqa: F811
+def instance(bench: Bench) -> Iterator[Record]:
     """The record of an instance whose supervisor is this process."""
     with Record(Instance("http://127.0.0.1:1", os.getpid(), "m", 0.0, "log"), pytest.fail) as record:
         bench.supervise(0.0, lambda services: record.change(services=services))
         yield record
 
 
-def test_a_service_is_restarted_and_another_is_not(bench: Bench, instance: Record) -> None:  # noqa: F811
+def test_a_service_is_restarted_and_another_is_not(bench: Bench, instance: Record) -> None:
     bench.supervisor.start([bench.service("decode-0"), bench.service("redis")])
     statuses: list[int] = []
 
@@ -35,7 +35,7 @@ def test_a_service_is_restarted_and_another_is_not(bench: Bench, instance: Recor
     assert bench.ends() == ["decode-0"]
 
 
-def test_a_service_that_does_not_end_is_killed(bench: Bench, instance: Record) -> None:  # noqa: F811
+def test_a_service_that_does_not_end_is_killed(bench: Bench, instance: Record) -> None:
     bench.supervisor.start([replace(bench.service("decode-0", IGNORES_SIGTERM), grace=0.1)])
     statuses: list[int] = []
 
@@ -61,7 +61,7 @@ def test_a_service_that_does_not_end_is_killed(bench: Bench, instance: Record) -
 def test_what_cannot_be_restarted_is_refused(
     words: list[str],
     sentence: str,
-    bench: Bench,  # noqa: F811
+    bench: Bench,
     instance: Record,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
