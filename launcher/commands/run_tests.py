@@ -1,7 +1,7 @@
 """`baton test`: ruff, and then always pytest with mypy beside it, so that the last line is pytest's closing line.
 
-mypy and a third process of tests take the time in which tests wait. With a selection of tests (`-k`, `-m`, a path)
-only pytest runs.
+Where mypy takes longer than the tests, its outcome comes last. mypy and a third process of tests take the time in
+which tests wait. With a selection of tests (`-k`, `-m`, a path) only pytest runs.
 """
 
 import os

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -110,6 +111,24 @@ def test_stages_import_what_is_there_and_what_they_say_they_need(needs: tuple[st
     assert stages and probe(stages, needs, tmp_path) == {}
 
 
+@cache
+def parsed(path: Path) -> tuple[set[str], set[str]]:
+    """The names of `LIBRARIES` that a source uses, and the modules that it imports.
+
+    Raises what Python warns of when it compiles the source.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tree = ast.parse(path.read_text(), str(path))
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module or "")
+    return used_in(tree), modules
+
+
 def used_in(tree: ast.Module) -> set[str]:
     stands_for: dict[str, str] = {}
     found: set[str] = set()
@@ -154,7 +173,7 @@ def _full(node: ast.AST, stands_for: dict[str, str]) -> str | None:
 def test_used_names_are_known_in_the_oldest_versions() -> None:
     """Tests run with one version, and a GPU may have an older one."""
     files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
-    used = {name for path in files for name in used_in(ast.parse(path.read_text()))}
+    used = {name for path in files for name in parsed(path)[0]}
     unknown = sorted(used - set(KNOWN_NAMES.read_text().split()))
     assert not unknown, f"are these in torch 2.11 and triton 3.6? then add them to {KNOWN_NAMES.name}: {unknown}"
 
@@ -174,10 +193,4 @@ def test_python_312_takes_the_sources_without_a_warning() -> None:
     )
     for folder in (*folders, "tests"):
         for path in (ROOT / folder).rglob("*.py"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                tree = ast.parse(path.read_text(), str(path))
-            for node in ast.walk(tree):
-                modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-                modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                assert not {module.partition(".")[0] for module in modules} & GONE, path
+            assert not {module.partition(".")[0] for module in parsed(path)[1]} & GONE, path
