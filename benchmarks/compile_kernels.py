@@ -24,8 +24,8 @@ if importlib.util.find_spec("triton") is None:
     sys.exit("error: Triton is not installed here: pip install -c constraints.txt triton")
 
 from benchmarks.kernels.case import Size
+from benchmarks.kernels.loop_table import LoopTable, budgets_of
 from benchmarks.kernels.rows import KERNELS, Wanted, rows
-from benchmarks.loop_table import LoopTable, budgets_of
 from benchmarks.simulated.compile_only import MAX_SHARED_BYTES, VERSION, CompileOnly, compiling
 from benchmarks.simulated.machine_code import disassembler_version
 from kernels.device import assumed

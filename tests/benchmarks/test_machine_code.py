@@ -153,7 +153,8 @@ def test_a_budget_that_is_exceeded_ends_in_status_1(tmp_path: Path) -> None:
         (
             "import sys",
             "from dataclasses import replace",
-            "from benchmarks import compile_kernels, loop_table",
+            "from benchmarks import compile_kernels",
+            "from benchmarks.kernels import loop_table",
             "loop_table.BUDGETS = tuple(replace(each, instructions=1.0) for each in loop_table.BUDGETS)",
             f"sys.argv[1:] = ['--budgets', '--sm', '90', '--kernel', '{kernel}']",
             "sys.exit(compile_kernels.main())",
