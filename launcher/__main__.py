@@ -28,7 +28,7 @@ from launcher.ray_process import ON_RAY, hand_over
 from launcher.simulating.simulate import simulate
 from launcher.words import answer
 
-INTERRUPTED = 130  # exit status, as shells have it
+INTERRUPTED_STATUS = 130  # exit status, as shells have it
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": up,
     "chat": chat,
@@ -68,7 +68,7 @@ def _run() -> int:
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        status = INTERRUPTED
+        status = INTERRUPTED_STATUS
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

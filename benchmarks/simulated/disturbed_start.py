@@ -19,6 +19,7 @@ from benchmarks.processes.children import exit_status
 from benchmarks.report import head, row
 from contracts.slo import SLO, Objective
 from launcher.stages import StageDisplay
+from pricing.routes.pooled import COEFFICIENT_NAMES
 from pricing.step_costs.steps import StepCosts, StepWork
 from simulation.deployment import SimulatedDeployment, SimulatedDevice
 from simulation.simulation import DeploymentSimulation
@@ -28,14 +29,13 @@ from workloads.request import Workload, timed
 
 TRUE_COSTS = StepCosts(step=0.0105, prompt_token=0.0011, pair=4.8e-7, sequence=0.00045, context_token=3.5e-6)
 """Of a core of its own."""
-COEFFICIENTS = ("step", "prompt_token", "pair", "sequence", "context_token")
 SLOWED_BY = (1.0, 1.2, 1.5, 2.0, 3.0)
 MAX_SLOWED_STEPS = 10
 WARM_UP_REQUESTS, BURST_REQUESTS = 4, 48
 BURST_AT_S, LOAD_AT_S = 2.0, 12.0
 TTFT_LIMIT_MS, TPOT_LIMIT_MS = 2000.0, 250.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 256, 32
-VOCABULARY = 49152
+VOCABULARY_TOKENS = 49_152
 REQUESTS_PER_S = 7.0
 LOAD_S = 30.0
 
@@ -52,7 +52,7 @@ class DisturbedOutcome(NamedTuple):
 def seed_of(chance: random.Random) -> StepCosts:
     """Returns what a start measures beside three others: a factor for all costs, and one for each."""
     slowed = 10 ** chance.uniform(-0.2, 0.6)
-    wrong = {name: getattr(TRUE_COSTS, name) * slowed * exp(chance.gauss(0, 0.7)) for name in COEFFICIENTS}
+    wrong = {name: getattr(TRUE_COSTS, name) * slowed * exp(chance.gauss(0, 0.7)) for name in COEFFICIENT_NAMES}
     return structs.replace(TRUE_COSTS, **wrong, told_apart=chance.random() < 0.5)
 
 
@@ -85,7 +85,7 @@ def simulate(seed: int, rate: float = REQUESTS_PER_S, seconds: float = LOAD_S) -
     load = takewhile(lambda at: at < seconds, Arrivals(rate).times(chance))
     before = [0.0] * WARM_UP_REQUESTS + [BURST_AT_S] * BURST_REQUESTS
     requests = Workload(Lengths(PROMPT_TOKENS, PROMPT_TOKENS), Lengths(OUTPUT_TOKENS, OUTPUT_TOKENS)).requests(chance)
-    coming = list(timed(iter([*before, *[LOAD_AT_S + at for at in load]]), requests, VOCABULARY))
+    coming = list(timed(iter([*before, *[LOAD_AT_S + at for at in load]]), requests, VOCABULARY_TOKENS))
     outcomes = simulation.run(coming)[len(before) :]
     simulation.check_conservation()
     answered = [each.timings for each in outcomes if each.timings is not None]

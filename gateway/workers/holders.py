@@ -33,7 +33,7 @@ class BlockHolders(Generic[Holder]):
         return self._divisions[key % KEY_DICTS].get(key, ())
 
     def add(self, holder: Holder, keys: Iterable[int]) -> None:
-        """Adds a holder of these keys; it may be a holder of some of them already."""
+        """Adds `holder` to the holders of each of `keys`; keys that already name this holder stay as they are."""
         alone = (holder,)
         for key in keys:
             division = self._divisions[key % KEY_DICTS]
@@ -46,7 +46,7 @@ class BlockHolders(Generic[Holder]):
                 division[key] = held + alone if len(held) < MAX_HOLDERS_IN_TUPLE else {*held, holder}
 
     def drop(self, holder: Holder, keys: Iterable[int]) -> None:
-        """Removes a holder of these keys; it may be a holder of none of them."""
+        """Removes `holder` from the holders of each of `keys`; keys that do not name this holder stay as they are."""
         for key in keys:
             division = self._divisions[key % KEY_DICTS]
             held = division.get(key, ())

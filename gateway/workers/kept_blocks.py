@@ -140,7 +140,7 @@ class KeptBlocks:
         return low
 
     def _forgets(self, keys: Iterable[int]) -> None:
-        """Removes this worker from the index as a holder of those `keys` that it no longer has."""
+        """Removes this worker from the index entries of those `keys` whose blocks the worker no longer has."""
         self._holders.drop(self, set(keys) - self._keys - self._soon - self._sooner)
 
 

@@ -53,7 +53,7 @@ class SentPayloads:
 
     @property
     def are_seen(self) -> bool:
-        """Whether the peer has seen all of them."""
+        """Whether the peer has seen all sent payloads."""
         return self.end <= self._seen
 
     @property

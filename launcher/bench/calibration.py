@@ -49,7 +49,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     decode: CalibratedWorker
 
     def of(self, role: Role) -> CalibratedWorker:
-        """Returns a role's costs; without a prefill worker, those of decode workers, which compute prompts, too."""
+        """Returns the costs of a role's workers; decode workers stand in where there are no prefill workers."""
         return self.prefill or self.decode if role == "prefill" else self.decode
 
 

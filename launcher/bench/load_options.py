@@ -216,7 +216,7 @@ class LoadOptions(WorkloadOptions, frozen=True, kw_only=True):
         return rates
 
     def ways(self) -> dict[str, object]:
-        """Returns the options that decide when requests are sent; a load has at most one of them."""
+        """Returns the given options that decide when requests are sent; a load has at most one such option."""
         return {"--trace": self.trace, "--find-goodput": self.find_goodput, "--sweep": self.sweep}
 
     def check_load(self) -> None:

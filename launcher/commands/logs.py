@@ -20,7 +20,7 @@ from launcher.instance.state_directory import state_directory
 from launcher.options import LocalURL
 from launcher.refusal import refusing
 
-INTERRUPTED = 130  # exit status
+INTERRUPTED_STATUS = 130  # exit status
 FOLLOW_PERIOD_S = 0.2
 READ_BYTES = 1 << 16
 
@@ -55,7 +55,7 @@ def logs(arguments: Sequence[str]) -> int:
                     out.write(line)
                     out.flush()
         except KeyboardInterrupt:
-            return INTERRUPTED
+            return INTERRUPTED_STATUS
     return 0
 
 

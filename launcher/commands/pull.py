@@ -11,7 +11,7 @@ from infra.cli import parse
 from launcher.refusal import refusing
 from launcher.stages import StageDisplay
 
-FAILED = 1  # exit status
+FAILED_STATUS = 1  # exit status
 
 
 class PullConfig(Struct, frozen=True, kw_only=True):
@@ -36,6 +36,6 @@ def pull(arguments: Sequence[str]) -> int:
     except BatonError as error:
         stages.settle()
         print(f"error: {error}", file=sys.stderr)
-        return FAILED
+        return FAILED_STATUS
     stages.say(f"{names[0]} is in {directory}; ./baton up --model {names[0]} serves it")
     return 0

@@ -24,14 +24,14 @@ CHECKS = (
     ("ruff", ("ruff", "check", ".")),
     ("format", ("ruff", "format", "--check", ".")),
 )
-MYPY = ("mypy", "--num-workers=auto")
+MYPY_COMMAND = ("mypy", "--num-workers=auto")
 # Three files of tests at a time, of which one or two wait for a system: more would take each other's memory and
 # deadlines, on a GPU even two would.
 THREE_AT_A_TIME = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 # `./baton` sets PYTHONPATH, and mypy would take the packages on it for installed libraries. Without bytecode each
 # service that a test starts would compile the product again.
 UNSET_VARIABLES = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
-NICENESS = 10
+MYPY_NICENESS = 10
 """How much mypy gives way to the tests, which have deadlines."""
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 
@@ -46,7 +46,7 @@ def run_tests(arguments: Sequence[str]) -> int:
         if selects(arguments):
             return _run(command)
         statuses = [_check(name, check) for name, check in CHECKS]
-        with beside("mypy", MYPY) as mypy:
+        with beside("mypy", MYPY_COMMAND) as mypy:
             statuses += [_run(command)]
         return next((status for status in [*statuses, *mypy] if status), 0)
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def beside(name: str, command: Sequence[str]) -> Iterator[list[int]]:
     statuses: list[int] = []
     with tempfile.TemporaryFile("w+") as output:
         check = subprocess.Popen(_command(command), cwd=ROOT, env=_environment(), stdout=output, stderr=output)
-        os.setpriority(os.PRIO_PROCESS, check.pid, NICENESS)
+        os.setpriority(os.PRIO_PROCESS, check.pid, MYPY_NICENESS)
 
         def tell() -> None:
             statuses.append(check.wait())

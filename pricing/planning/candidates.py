@@ -27,7 +27,7 @@ class CopyFormat(Struct, frozen=True):
 
     @property
     def changes(self) -> int:
-        """How many of the two formats differ from the model's own; 0: answers are those of the unchanged model."""
+        """Number of formats, of weights and of KV, that differ from the model's own; 0: answers do not change."""
         return (self.weights != "none") + (self.kv != "auto")
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ class WorkerKind(NamedTuple):
 
 
 class Candidate(Struct, frozen=True, gc=False):
-    """Worker that may compute or decode a prompt, with what a gateway knows of it now.
+    """Worker that may compute or decode a prompt, with the gateway's present knowledge of the worker.
 
     Each request has a dozen: a struct is made in a quarter of a named tuple's time.
     """
