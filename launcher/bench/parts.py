@@ -11,6 +11,7 @@ import signal
 import struct
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 import uvloop
@@ -88,6 +89,11 @@ async def send_in_parts(whole: LoadPart, processes: int) -> SentLoad:
         found = [
             msgspec.msgpack.decode(read.result(), type=SentLoad) for read in reads if read.done() and read.result()
         ]
+        with suppress(TimeoutError):  # a process that has written its figures ends by itself
+            async with asyncio.timeout(END_TIMEOUT_S):
+                for process, read in zip(running, reads, strict=True):
+                    if read.done():
+                        await process.wait()
     finally:
         for process in running:
             if process.returncode is None:

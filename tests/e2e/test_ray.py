@@ -20,6 +20,7 @@ from tests.waiting import alive, wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "16")
 UP = ("up", "--on", "ray", "--port", "0", "--dashboard-port", "0")
+pytestmark = pytest.mark.timeout(300)  # the first test pays for a cluster's start, of twenty processes
 WORKERS = {"prefill-0", "decode-0", "prefill-1", "decode-1"}
 
 

@@ -35,14 +35,10 @@ def test_processes_share_a_load_and_its_clock(stand_in: StandIn) -> None:
 
 def test_a_load_that_is_cancelled_returns_what_was_measured(stand_in: StandIn) -> None:
     async def cancelled() -> int:
-        load = [
-            TimedRequest(0.0, HELLO),
-            TimedRequest(0.0, HELLO),
-            TimedRequest(600.0, HELLO),
-            TimedRequest(600.0, HELLO),
-        ]
+        talk = PlannedRequest(9, ("Hello!",), then=NextTurn(0.0, HELLO))
+        load = 2 * [TimedRequest(0.0, talk)] + 2 * [TimedRequest(600.0, HELLO)]
         sending = asyncio.ensure_future(send_in_parts(part(stand_in.url, load), 2))
-        while len(stand_in.asked) < 2 and not sending.done():
+        while len(stand_in.asked) < 4 and not sending.done():  # a second turn is sent when the first has been counted
             await asyncio.sleep(0.02)
         sending.cancel()
         sent = await sending
