@@ -4,7 +4,9 @@ Real services, sockets and clients serve real loads. In most deployments only th
 same length, so that many workers run on few cores; workers of 135M compute a model of 135M parameters, each on a core.
 Each load is then simulated with the step costs that these workers have learned, and with nothing else from the
 measurement. A load lasts `--seconds`, or longer until `--requests` have come: a p90 of three requests says nothing.
-With `--directory DIR` reports are kept there, and what is there is not measured again.
+With `--directory DIR` reports are kept there, and what is there is not measured again; with `--earlier DIR` the real
+figures are also compared with those of an earlier run, since no simulation can be nearer to them than they are to
+themselves.
 """
 
 import argparse
@@ -118,7 +120,7 @@ def set_ups(deployment: str) -> list[SetUp]:
 
 
 class Compared(NamedTuple):
-    """The figures of a set-up, in the order of `FIGURE_NAMES`."""
+    """The figures of a set-up, in the order of `FIGURE_NAMES`. `simulated`: or measured in an earlier run."""
 
     set_up: SetUp
     requests: int
@@ -224,12 +226,21 @@ def show(found: Sequence[Compared]) -> None:
     for each in found:
         pairs = [f"{here:.4g} / {there:.4g}" for here, there in zip(each.real, each.simulated, strict=True)]
         print(row(*each.set_up, each.requests, *pairs, f"{max(each.errors()):.1%}"))
+    print(f"simulated: {summary(found)}")
+    print("\n".join(wrong_orders(found)[1]))
+
+
+def summary(found: Sequence[Compared]) -> str:
     errors = [error for each in found for error in each.errors()]
     distinct, wrong = wrong_orders(found)
-    print(
-        f"mean error {fmean(errors):.1%}, worst {max(errors):.1%}; {distinct - len(wrong)} of {distinct} pairs in order"
-    )
-    print("\n".join(wrong))
+    in_order = distinct - len(wrong)
+    return f"mean error {fmean(errors):.1%}, worst {max(errors):.1%}; {in_order} of {distinct} pairs in order"
+
+
+def measured_before(found: Sequence[Compared], directory: Path) -> list[Compared]:
+    """Returns the real figures beside those of an earlier run. Raises `OSError` for a report that is not there."""
+    reports = {each.set_up: each.set_up.file(directory, "real").read_bytes() for each in found}
+    return [each._replace(simulated=figures(msgspec.json.decode(reports[each.set_up], type=Report))) for each in found]
 
 
 def main() -> int:
@@ -240,6 +251,7 @@ def main() -> int:
         "--deployment", choices=sorted(WORKERS_BY_DEPLOYMENT), action="append", help="by default all that sleep"
     )
     parser.add_argument("--directory", type=Path, help="keeps reports")
+    parser.add_argument("--earlier", type=Path, help="the --directory of an earlier run of the same loads")
     given = parser.parse_args()
 
     def work(stages: StageDisplay) -> None:
@@ -250,6 +262,8 @@ def main() -> int:
             found = compare(given.deployment or SLEEPING_DEPLOYMENTS, directory, least, stages)
             stages.settle()
             show(found)
+            if given.earlier is not None:
+                print(f"an earlier run: {summary(measured_before(found, given.earlier))}")
 
     return exit_status(work)
 
