@@ -13,9 +13,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from launcher.devices.gpus import visible_gpus
 from tests.order import may_match, mixed
+
+# Examples take longer on a busy machine, which is no failure.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 gc.disable()  # what is imported and collected stays: looking for garbage in it is lost time
 

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.kernels.rows import KERNELS
 from launcher.options import ROOT
+from tests.waiting import LONG_DEADLINE_S
 
-TIMEOUT_S = 110
 PARTS = 2
 """Of all kernels: each is compiled within a test's time, on a busy machine too."""
 
@@ -38,7 +38,12 @@ with compiling() as driver:
 
 def run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=TIMEOUT_S
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=LONG_DEADLINE_S,
     )
 
 
@@ -79,5 +84,5 @@ def compiled_by(code: str, directory: Path) -> "subprocess.CompletedProcess[str]
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=LONG_DEADLINE_S,
     )

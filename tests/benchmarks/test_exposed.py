@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.exposed import measure, table
 from benchmarks.processes.split_system import split_system
 from tests.e2e.harness.golden import build_served_model
 
 
-@pytest.mark.timeout(180)
 def test_a_tiny_run_has_every_figure(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     with split_system(str(model), tmp_path) as system:

@@ -17,12 +17,12 @@ import pytest
 from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, PRESENT_PACKAGES
 from benchmarks.gpu_hour.stages import ROOT, STAGES, Stage
 from launcher.installing.requirements import base_name
+from tests.waiting import LONG_DEADLINE_S
 
 LIBRARIES = ("torch", "triton")
 FOLDERS = ("engine", "kernels", "worker", "benchmarks", "tests/kernels", "tests/engine")
 KNOWN_NAMES = Path(__file__).with_name("oldest_names.txt")
 """Names that the oldest supported versions of PyTorch and Triton (`packages.OLDEST`) have."""
-TIMEOUT_S = 100
 GONE = {"asynchat", "asyncore", "distutils", "imp", "smtpd"}
 """Modules that Python 3.12 has no more."""
 
@@ -98,7 +98,7 @@ def probe(stages: Iterable[Stage], needs: Iterable[str], tmp_path: Path) -> dict
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "site")])},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=LONG_DEADLINE_S,
     )
     assert result.returncode == 0, result.stderr
     found: dict[str, str] = json.loads(result.stdout.splitlines()[-1])

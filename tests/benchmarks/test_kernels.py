@@ -20,10 +20,10 @@ from kernels import tuning
 from kernels.tuned_tables import own_file
 from kernels.tuning import Config, tuned
 from launcher.options import ROOT
+from tests.waiting import LONG_DEADLINE_S
 
 CPU = torch.device("cpu")
 LIMITS = Limits(copy=100e9, multiply=1e12)
-TIMEOUT_S = 100
 
 
 def test_the_command_interprets_whatever_the_environment_says() -> None:
@@ -33,7 +33,7 @@ def test_the_command_interprets_whatever_the_environment_says() -> None:
         env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=LONG_DEADLINE_S,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("| interpreter |") == len(list(rows("tiny", ["gate"])))

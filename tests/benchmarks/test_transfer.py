@@ -2,12 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from benchmarks.transfer.__main__ import WAYS, measure, table
 
 
-@pytest.mark.timeout(180)
 def test_a_tiny_run_has_every_row() -> None:
     rows, own = asyncio.run(measure(megabytes=2, frame=64 << 10, rounds=1))  # asserts that the bytes are right
     assert [row.name for row in rows][4:] == list(WAYS) and all(len(row.seconds) == 1 for row in rows)

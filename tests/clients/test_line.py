@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
+from tests.waiting import LONG_DEADLINE_S
 
 CLIENTS, ROOM, LINE = 200, 20, 20
 LONG_ANSWER_TOKENS = (
@@ -18,13 +19,12 @@ LONG_ANSWER_TOKENS = (
 FIRST_CLIENTS = 60  # clients that come at once; the others take their time
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("waiting", [CLIENTS, LINE], ids=["all of them may wait", "some are told to come back"])
 async def test_a_crowd_is_served_in_the_order_in_which_it_came(tmp_path: Path, waiting: int) -> None:
     settings = ("--max-requests", str(ROOM), "--max-waiting", str(waiting))
     with System(tmp_path, DEMO, gateway=settings) as system:
         ended: list[str] = []
-        async with DefaultAsyncHttpxClient(timeout=200.0) as shared:
+        async with DefaultAsyncHttpxClient(timeout=LONG_DEADLINE_S) as shared:
 
             async def ask(number: int) -> Any:
                 client = AsyncOpenAI(base_url=f"{system.gateway_url}/v1", api_key="any", http_client=shared)

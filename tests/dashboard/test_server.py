@@ -8,12 +8,15 @@ import urllib.request
 import pytest
 
 from tests.dashboard.conftest import Start
+from tests.waiting import DEADLINE_S
 
 NOWHERE = "redis://127.0.0.1:1"
 
 
 def refusal(*options: str) -> str:
-    ended = subprocess.run([sys.executable, "-m", "dashboard", *options], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-m", "dashboard", *options], capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert ended.returncode == 2 and ended.stdout == ""
     return ended.stderr
 
@@ -23,7 +26,7 @@ def test_it_answers_when_it_says_so_and_ends_cleanly(start_dashboard: Start, red
     """A Redis that is away is waited for."""
     address = start_dashboard("--redis", redis)
     assert address.startswith("http://127.0.0.1:")
-    with urllib.request.urlopen(address, timeout=10) as answer:
+    with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:
         assert b"<title>" in answer.read()
 
 

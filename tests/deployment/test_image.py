@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from launcher.installing.requirements import base_name, pins, requirements
 from launcher.options import ROOT
 from tests.deployment.image import DOCKERFILE, copied, problems, python_of_base, step_of
+from tests.waiting import DEADLINE_S
 
 SOUND = """FROM python:3.13-slim AS made
 WORKDIR /app
@@ -69,7 +70,7 @@ def test_operators_are_compiled_from_what_their_stage_has(tmp_path: Path) -> Non
         text=True,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert run.returncode == 0 and "--level" in run.stdout, run.stderr
 
@@ -80,7 +81,7 @@ def test_packages_are_named_by_the_files_that_their_step_has(tmp_path: Path) -> 
     extras = ["otel", "ray"]
     command = [sys.executable, "-S", "-m", "launcher.installing.requirements", *extras]
     told = subprocess.run(
-        command, cwd=tmp_path / "app", text=True, capture_output=True, check=True, timeout=60
+        command, cwd=tmp_path / "app", text=True, capture_output=True, check=True, timeout=DEADLINE_S
     ).stdout.split("\n")
     assert [*filter(None, told)] == requirements(ROOT, extras)
     pinned = {name.lower().replace("_", "-").split("[")[0] for name in pins(ROOT)}

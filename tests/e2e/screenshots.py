@@ -28,7 +28,7 @@ from launcher.instance.instances import Instance, running
 from launcher.options import DEMO_NAME, ROOT
 from tests.browser import STEP_MS, chromium
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import LONG_DEADLINE_S, wait_until
 
 PICTURES = ROOT / "docs" / "pictures"
 MAX_PICTURE_BYTES = 60_000
@@ -72,7 +72,7 @@ def load(url: str, keys: Mapping[str, str]) -> list[str]:
 
     def ask(tenant: str) -> list[str]:
         ids = []
-        with httpx.Client(base_url=url, timeout=60, verify=PLAIN) as client:
+        with httpx.Client(base_url=url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
             headers = {"authorization": f"Bearer {keys[tenant]}"}
             body = {"model": DEMO_NAME, "messages": [{"role": "user", "content": PROMPTS[tenant]}], "max_tokens": 48}
             while time.monotonic() < end:

@@ -19,7 +19,7 @@ from tests.e2e.harness.golden import LIMITS, build_served_model, tokens_of
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import Golden, golden, make_prompts
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, LONG_DEADLINE_S, wait_until
 
 LENGTHS = [5, 33, 64, 97, 150, 200]
 NEW_TOKENS = 24
@@ -58,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def post(system: System, path: str, **body: str) -> httpx.Response:
-    return httpx.post(f"{system.gateway_url}{path}", json=body, timeout=60, verify=PLAIN)
+    return httpx.post(f"{system.gateway_url}{path}", json=body, timeout=LONG_DEADLINE_S, verify=PLAIN)
 
 
 def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
@@ -72,7 +72,9 @@ def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
         return tokens_of(answer.json()["choices"][0]["text"])
 
     async def everything() -> list[list[int]]:
-        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
+        async with httpx.AsyncClient(
+            base_url=system.gateway_url, timeout=LONG_DEADLINE_S, limits=LIMITS, verify=PLAIN
+        ) as client:
             return await asyncio.gather(*(one(client, name, run) for name, run in asked))
 
     return asyncio.run(everything())
@@ -87,11 +89,10 @@ def mixed(runs: Runs, *names: str) -> list[tuple[str, Golden]]:
 
 
 def listed(system: System) -> dict[str, str | None]:
-    data = httpx.get(f"{system.gateway_url}/v1/models", timeout=10, verify=PLAIN).json()["data"]
+    data = httpx.get(f"{system.gateway_url}/v1/models", timeout=DEADLINE_S, verify=PLAIN).json()["data"]
     return {model["id"]: model["parent"] for model in data}
 
 
-@pytest.mark.timeout(240)
 def test_equal_prompts_of_two_adapters_and_the_model_keep_apart(served: Served) -> None:
     """Twice, so that the second time all KV is cached; were it one another's, tokens would be."""
     system, runs = served.system, served.runs
@@ -103,7 +104,7 @@ def test_equal_prompts_of_two_adapters_and_the_model_keep_apart(served: Served) 
     assert sum(record.load.handoffs for record in records if record.role == "decode") == 2 * len(asked)
     assert sum(record.load.kv.found_tokens for record in records) > 0
     missing = httpx.post(
-        f"{system.gateway_url}/v1/completions", json={"model": "lex", "prompt": "w1"}, timeout=10, verify=PLAIN
+        f"{system.gateway_url}/v1/completions", json={"model": "lex", "prompt": "w1"}, timeout=DEADLINE_S, verify=PLAIN
     )
     assert missing.status_code == 404
     assert missing.json()["error"]["message"] == (
@@ -111,7 +112,6 @@ def test_equal_prompts_of_two_adapters_and_the_model_keep_apart(served: Served) 
     )
 
 
-@pytest.mark.timeout(240)
 def test_an_adapter_is_loaded_and_unloaded_while_requests_run(served: Served) -> None:
     system, runs = served.system, served.runs
     answer = post(system, "/v1/load_lora_adapter", lora_name="later", lora_path="later")
@@ -134,7 +134,6 @@ def test_an_adapter_is_loaded_and_unloaded_while_requests_run(served: Served) ->
     wait_until(lambda: all(names(record) == {"sql", "law"} for record in system.records()), "its memory to be freed")
 
 
-@pytest.mark.timeout(240)
 def test_what_cannot_be_loaded_is_refused_in_a_sentence(served: Served) -> None:
     system = served.system
     for name, path, status, why in (
@@ -168,7 +167,6 @@ def adapters_of_a_start(system: System, name: str) -> set[str]:
     return {held.name for held in record.adapters}
 
 
-@pytest.mark.timeout(240)
 def test_a_worker_that_starts_or_starts_again_has_all_adapters_before_it_is_ready(served: Served) -> None:
     """Kills the only prefill worker: what it lacked after its second start, no request could use."""
     system, runs = served.system, served.runs
@@ -181,7 +179,6 @@ def test_a_worker_that_starts_or_starts_again_has_all_adapters_before_it_is_read
     assert post(system, "/v1/unload_lora_adapter", lora_name="later").status_code == 200
 
 
-@pytest.mark.timeout(240)
 def test_a_decode_worker_that_dies_costs_no_token_of_an_adapter(served: Served) -> None:
     """The last test: it leaves one worker fewer."""
     system = served.system

@@ -6,7 +6,6 @@ Also where sequences are preempted, and where a decode worker dies: what was cou
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from transformers import (
@@ -77,7 +76,6 @@ def like_openai(model: Path, prompts: list[list[int]]) -> tuple[list[Golden], di
     return golden(model, prompts, OUTPUT_TOKENS, process), asked
 
 
-@pytest.mark.timeout(300)
 def test_adjusted_tokens_are_those_of_the_processors(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     prompts = make_prompts(LENGTHS, VARIANTS["llama"]().vocab_size, seed=8)

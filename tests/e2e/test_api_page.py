@@ -21,6 +21,7 @@ from tests.e2e.conftest import DEMO
 from tests.e2e.harness.forks import ROOT
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
+from tests.waiting import LONG_DEADLINE_S
 
 BASE = "http://127.0.0.1:8000"  # where the page says that the gateway is
 BLOCK = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -84,7 +85,9 @@ def assert_runs(system: System, number: int, tmp_path: Path) -> None:
     code = example.code.replace(BASE, system.gateway_url)
     assert example.endpoints, f"it does not say which endpoints it is about: {code}"
     if example.language == "bash":
-        done = subprocess.run(["bash", "-c", PRELUDE + code], cwd=tmp_path, capture_output=True, text=True, timeout=90)
+        done = subprocess.run(
+            ["bash", "-c", PRELUDE + code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG_DEADLINE_S
+        )
         assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr}"
         return
     assert example.language == "python", f"nothing runs {example.language}"

@@ -6,6 +6,7 @@ import httpx
 
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
+from tests.waiting import LONG_DEADLINE_S
 
 STREAM_COUNT = 60
 MAX_TOKENS = 600
@@ -25,7 +26,7 @@ def test_streams_that_are_left_end_on_both_workers(system: System) -> None:
                     return
 
     async def everything() -> None:
-        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
             await asyncio.gather(*(leave(client, number) for number in range(STREAM_COUNT)))
 
     asyncio.run(everything())

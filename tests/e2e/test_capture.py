@@ -23,6 +23,7 @@ from tests.e2e.harness.system import System
 from tests.engine.drive import run, start
 from tests.opens import open_of
 from tests.plain_http import PLAIN
+from tests.waiting import LONG_DEADLINE_S
 
 PROMPT = (
     "My secret is a purple elephant named Gustav, who lives behind the seventh waterfall, eats nothing but yellow "
@@ -83,7 +84,6 @@ def found(pieces: Iterable[bytes], streams: Iterable[bytes]) -> int:
     return sum(piece in everything for piece in pieces)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("security", ["sealed", "none"])
 def test_the_network_shows_no_prompt_and_kv_only_where_it_was_asked_to(
     tmp_path: Path, token_ids: list[int], kv_windows: list[bytes], security: str
@@ -112,7 +112,7 @@ def test_the_network_shows_no_prompt_and_kv_only_where_it_was_asked_to(
 def ask(host: Host, system: System) -> dict[str, dict[str, int]]:
     body = {"model": system.model.name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
     with host.inside():
-        answer = httpx.post(f"{system.gateway_url}/v1/completions", json=body, timeout=60, verify=PLAIN)
+        answer = httpx.post(f"{system.gateway_url}/v1/completions", json=body, timeout=LONG_DEADLINE_S, verify=PLAIN)
     assert answer.status_code == 200, answer.text
     result: dict[str, dict[str, int]] = answer.json()
     return result

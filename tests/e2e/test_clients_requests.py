@@ -29,6 +29,7 @@ from tests.e2e.asked.tokens import TOKENS
 from tests.e2e.asked.tools import TOOLS
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
+from tests.waiting import LONG_DEADLINE_S
 
 LISTS = (LOAD_TOOLS, TOKENS, COMPLETIONS, CHATS, TOOLS, FRAMEWORKS, PARAMETERS, RESPONSES_ASKED, MESSAGES_ASKED)
 ASKED = {asked.name: asked for one in LISTS for asked in one}
@@ -52,7 +53,7 @@ def answers(system: System) -> dict[str, httpx.Response]:
 
     async def send() -> list[httpx.Response]:
         room = asyncio.Semaphore(AT_ONCE)
-        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
 
             async def one(asked: Asked) -> httpx.Response:
                 async with room:

@@ -14,7 +14,7 @@ from tests.engine.grammars.answering import CLOSING, random_model
 from tests.engine.grammars.schemas import REGEXES, SCHEMAS, Schema, between, closed, listed, text
 from tests.engine.grammars.validity import wrong_json, wrong_text
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import LONG_DEADLINE_S, wait_until
 
 LONG = listed(closed(name=text(1, 20), size=between(1, 999), tags=listed(text(1, 8))), 15, 20)
 GBNF = 'root ::= word (" " word){2,4}\nword ::= [a-z] [a-z]? [a-z]? "!"'
@@ -93,7 +93,6 @@ async def one_answer(client: httpx.AsyncClient, number: int, flowing: Callable[[
     return problem(found) if finish == "stop" else f"{finish}: {found[:80]}"
 
 
-@pytest.mark.timeout(240)
 def test_every_answer_is_what_was_asked_for_when_a_decode_worker_is_killed(tmp_path: Path, model: Path) -> None:
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB", "--cpu-backend", "torch")
     with System(tmp_path, model, prefill=1, decode=2, worker=worker) as system:
@@ -107,7 +106,7 @@ def test_every_answer_is_what_was_asked_for_when_a_decode_worker_is_killed(tmp_p
                 killing.append(asyncio.ensure_future(asyncio.to_thread(kill_busiest, system)))
 
         async def all_answers() -> list[str]:
-            async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, verify=PLAIN) as client:
+            async with httpx.AsyncClient(base_url=system.gateway_url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
                 found = await asyncio.gather(*(answer(client, each, kill_in_the_midst) for each in range(len(FORMS))))
             await asyncio.gather(*killing)
             return found

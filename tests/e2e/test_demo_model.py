@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
 from tests.reference import SAFETY_FACTOR
+from tests.waiting import LONG_DEADLINE_S
 
 QUESTIONS = [
     "Hello!",
@@ -29,7 +30,9 @@ OUTPUT_TOKENS = 48
 
 @pytest.fixture(scope="module")
 def client(system: System) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="none", timeout=60, max_retries=0) as made:
+    with openai.OpenAI(
+        base_url=f"{system.gateway_url}/v1", api_key="none", timeout=LONG_DEADLINE_S, max_retries=0
+    ) as made:
         yield made
 
 

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from contracts.messages.sampling import Sampling
 from tests.e2e.harness.deaths import death_midway
 from tests.e2e.harness.golden import build_served_model, complete_all, references
@@ -29,7 +27,6 @@ def drawn(model: Path, runs: list[Golden]) -> list[list[int]]:
     return run(executor, running, NEW_TOKENS, chunk=56)
 
 
-@pytest.mark.timeout(300)
 def test_tokens_are_those_without_a_head(tmp_path: Path) -> None:
     """Greedy while a decode worker is killed in mid-answer; then drawn by a seed, from prompts that are cached."""
     model = build_served_model(tmp_path / "model", "llama")

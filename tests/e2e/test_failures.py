@@ -26,7 +26,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]
     return model, references(model, [20, 300, 90, 210, 40, 500, 64, 130] * 3, new_tokens=100)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, list[Golden]], role: Role) -> None:
     model, runs = served
@@ -41,7 +40,6 @@ def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, li
         assert all(record.outcome == "finished" for record in system.finished())
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 def test_prefill_workers_answer_while_no_decode_worker_is_there(
     tmp_path: Path, served: tuple[Path, list[Golden]], number: signal.Signals
@@ -71,7 +69,6 @@ def test_prefill_workers_answer_while_no_decode_worker_is_there(
         assert all(each.prefill_worker and each.outcome == "finished" for each in last)
 
 
-@pytest.mark.timeout(240)
 def test_disturbances_of_every_service_change_no_token(tmp_path: Path, served: tuple[Path, list[Golden]]) -> None:
     """One after the other, each in the middle of streams; operators are PyTorch's, so that streams last long enough."""
     model, runs = served

@@ -51,7 +51,6 @@ def _ask(directory: Path, model: Path, runs: list[Golden]) -> Outcome:
         return runs, answers, system.finished()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("family", [*FAMILIES, *FORMATS])
 def test_every_family_and_format_gives_the_references_tokens(family: str, outcomes: dict[str, Future[Outcome]]) -> None:
     runs, answers, records = outcomes[family].result()

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import pytest
 from gguf import GGMLQuantizationType
 
 from engine.backends.native.compiling import build as compiling
@@ -23,7 +22,6 @@ def kind_of(name: str) -> GGMLQuantizationType:
     return GGMLQuantizationType.Q8_0 if "v_proj" in name else GGMLQuantizationType.Q4_0
 
 
-@pytest.mark.timeout(300)
 def test_a_file_gives_the_tokens_of_its_dequantized_twin(tmp_path: Path) -> None:
     original = build_served_model(tmp_path / "original", "llama")
     file = write_gguf(original, tmp_path / "model.gguf", "llama", kind_of)

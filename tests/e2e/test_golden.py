@@ -20,7 +20,6 @@ STEP_TOKENS = 56  # tokens per step: divides none of the long prompts
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", str(STEP_TOKENS))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("variant", ["llama", "qwen3", "deepseek-v3"])
 def test_two_by_two_workers_give_the_references_tokens(tmp_path: Path, variant: str) -> None:
     model = build_served_model(tmp_path / "model", variant)
@@ -41,7 +40,6 @@ def test_two_by_two_workers_give_the_references_tokens(tmp_path: Path, variant: 
         }
 
 
-@pytest.mark.timeout(300)
 def test_windows_are_held_and_shipped_and_nothing_before_them(tmp_path: Path) -> None:
     """Texts of 8 to 46 windows of 13 tokens, in pools where a layer with a window has no room for a text."""
     model = build_served_model(tmp_path / "model", "gemma2")
@@ -63,7 +61,6 @@ def test_windows_are_held_and_shipped_and_nothing_before_them(tmp_path: Path) ->
         assert sum(record.load.handoff_bytes for record in decode) == moved
 
 
-@pytest.mark.timeout(300)
 def test_the_gpus_path_gives_the_references_tokens(tmp_path: Path) -> None:
     """Triton's kernels and recorded decode steps in both workers: on a GPU if there is one, else interpreted."""
     device = "cuda" if visible_gpus() else "cpu"
@@ -97,7 +94,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_served_model(tmp_path_factory.mktemp("model"), "llama")
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("mutation", ["none", "token", "block", "layer", "swap"])
 def test_spoiled_kv_changes_the_tokens(tmp_path: Path, tiny: Path, mutation: str) -> None:
     runs = references(tiny, [40, 40, 40, 40], new_tokens=16, seed=3)

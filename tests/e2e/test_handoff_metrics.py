@@ -6,7 +6,7 @@ import pytest
 from infra.redis.records import WorkerRecord
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import LONG_DEADLINE_S, wait_until
 
 PROMPT = "A fox and a lantern went over the hill, and each of them told the other what it had seen. " * 4
 
@@ -23,7 +23,10 @@ def test_one_request(system: System) -> None:
     known = len(system.finished())
     body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 8, "ignore_eos": True}
     assert (
-        httpx.post(f"{system.gateway_url}/v1/chat/completions", json=body, timeout=60, verify=PLAIN).status_code == 200
+        httpx.post(
+            f"{system.gateway_url}/v1/chat/completions", json=body, timeout=LONG_DEADLINE_S, verify=PLAIN
+        ).status_code
+        == 200
     )
     wait_until(lambda: len(system.finished()) > known, "the request's record")
     record, after = system.finished()[-1], system.wait_until_idle()

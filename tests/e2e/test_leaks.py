@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.e2e.harness.deaths import kill_busiest
 from tests.e2e.harness.golden import LIMITS, build_served_model
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import LONG_DEADLINE_S, wait_until
 
 REQUEST_COUNT = 1000
 AT_ONCE = 48
@@ -26,7 +25,6 @@ WORKER_OPTIONS = (
 )
 
 
-@pytest.mark.timeout(400)
 def test_a_thousand_starts_cancels_forks_and_failures_leave_no_block(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     with System(tmp_path, model, prefill=2, decode=2, worker=WORKER_OPTIONS) as system:
@@ -84,7 +82,7 @@ async def everything(url: str, deaths: Mapping[int, Callable[[], None]]) -> Coun
         else:
             outcomes["finished" if last == "data: [DONE]" else "broken"] += 1
 
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=LONG_DEADLINE_S, limits=LIMITS, verify=PLAIN) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         await asyncio.gather(*(one(client, number, random.Random(number)) for number in range(REQUEST_COUNT)))
     return outcomes

@@ -14,7 +14,7 @@ from tests.e2e.harness.golden import build_served_model
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import load_reference, logprobs, make_prompts
-from tests.waiting import wait_until
+from tests.waiting import LONG_DEADLINE_S, wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
 MAX_ERROR = 1e-4
@@ -53,7 +53,7 @@ def ask(url: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
         return answer.json()
 
     async def everything() -> list[Any]:
-        async with httpx.AsyncClient(base_url=url, timeout=120, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
             return await asyncio.gather(*(one(client, body) for body in bodies))
 
     return asyncio.run(everything())
@@ -98,7 +98,6 @@ def check_prompt(told: Any, prompt: list[int], rows: Tensor, top: int | None) ->
         assert place[str(token)]["rank"] == pytest.approx(1 + int((row > row[token]).sum()), abs=1)
 
 
-@pytest.mark.timeout(300)
 def test_scores_equal_transformers(system: System, reference: Any) -> None:
     prompts = make_prompts([1, 40, 57, 130, 300], 320, seed=4)
     bodies = [{**kind, "prompt": prompt, "max_tokens": 8} for prompt in prompts for kind in KINDS]
@@ -107,7 +106,6 @@ def test_scores_equal_transformers(system: System, reference: Any) -> None:
     system.wait_until_idle()
 
 
-@pytest.mark.timeout(300)
 def test_after_a_kill_every_token_still_has_its_score_once(tmp_path: Path, model: Path, reference: Any) -> None:
     prompts = make_prompts([20, 90, 210, 40] * 4, 320, seed=5)
     bodies = [

@@ -14,6 +14,7 @@ from tests.e2e.conftest import DEMO
 from tests.e2e.harness.deaths import kill_busiest
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
+from tests.waiting import LONG_DEADLINE_S
 
 WORDS = ("fox", "owl", "lion", "bear", "whale", "robot")
 MIN_OUTPUT_TOKENS = 64  # tokens, so that a worker dies in the midst of answers
@@ -54,7 +55,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 async def answers(system: System, at_once: int, deaths: Sequence[Callable[[], None]] = ()) -> list[Any]:
     room = asyncio.Semaphore(at_once)
-    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, verify=PLAIN) as client:
+    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
 
         async def one(asked: Asked) -> Any:
             async with room:
@@ -104,7 +105,6 @@ def scores(answer: Any) -> list[tuple[str, float]]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System) -> None:
     alone = asyncio.run(answers(pairs, 1))
     check_equal(asyncio.run(answers(pairs, len(ASKED))), alone)
@@ -118,7 +118,7 @@ def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System
 
 async def leave(system: System) -> None:
     """Asks for every answer as a stream, and goes away in its middle."""
-    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, verify=PLAIN) as client:
+    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=LONG_DEADLINE_S, verify=PLAIN) as client:
 
         async def one(number: int, asked: Asked) -> None:
             async with client.stream("POST", asked.path, json={**asked.body, "stream": True}) as answer:

@@ -11,6 +11,7 @@ from tests.e2e.harness.golden import LIMITS, build_served_model, references, tok
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import Golden
+from tests.waiting import LONG_DEADLINE_S
 
 NEW_TOKENS = 12
 EMBEDDING = "model.embed_tokens.weight"
@@ -26,7 +27,7 @@ def poison(model: Path, token: int) -> None:
 def ask_all(url: str, runs: list[Golden]) -> list[httpx.Response]:
 
     async def everything() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=LONG_DEADLINE_S, limits=LIMITS, verify=PLAIN) as client:
             model = (await client.get("/v1/models")).json()["data"][0]["id"]
             body = {"model": model, "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True}
             posts = (client.post("/v1/completions", json={**body, "prompt": run.prompt}) for run in runs)
@@ -35,7 +36,6 @@ def ask_all(url: str, runs: list[Golden]) -> list[httpx.Response]:
     return asyncio.run(everything())
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_nan_fails_the_request_that_meets_it(tmp_path: Path, backend: str) -> None:
     """One prompt has the token and fails on the prefill worker; one answer draws it and fails on the decode worker."""

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
 from tests.fuzz.openapi import asked
@@ -11,7 +9,6 @@ from tests.fuzz.openapi import asked
 CONTEXT = ("--max-model-len", "96")  # short answers: the search is for shapes
 
 
-@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing_that_is_not_as_described(tmp_path: Path) -> None:
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB")
     with System(tmp_path, DEMO, worker=worker, gateway=CONTEXT) as system:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from contracts.kv.spec import blocks_for
 from tests.e2e.harness.golden import build_served_model, complete_all
 from tests.e2e.harness.system import System
@@ -20,7 +18,6 @@ BLOCK_BYTES = 4 * 16 * 2 * 2 * (32 + 2)
 """Of four layers with two KV heads of 32 numbers: a byte each, and two of the scale."""
 
 
-@pytest.mark.timeout(180)
 def test_the_split_system_gives_the_references_tokens(tmp_path: Path) -> None:
     """Prompts that begin alike come twice to pools in which not all of them fit: blocks are shared, forked, swapped."""
     model = build_served_model(tmp_path / "model", "llama")

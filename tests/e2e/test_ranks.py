@@ -11,7 +11,7 @@ from tests.e2e.harness.streams import Streams
 from tests.e2e.harness.system import System
 from tests.engine.speculation.heads import build_head
 from tests.variants import VARIANTS
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
 LENGTHS = [1, 15, 17, 64, 100, 255, 300, 600]
@@ -22,7 +22,6 @@ def children(pid: int) -> list[int]:
     return [int(child) for path in found for child in path.read_text().split()]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("variant", "prefill", "decode", "more"),
     [
@@ -57,7 +56,6 @@ def test_workers_of_different_widths_give_the_references_tokens(
     assert not any(Path(f"/proc/{pid}").exists() for pids in ranks.values() for pid in pids)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("role", "prefill", "decode"), [("decode", 1, 2), ("prefill", 2, 1)])
 def test_a_killed_rank_ends_its_worker_and_loses_no_request(
     tmp_path: Path, role: str, prefill: int, decode: int
@@ -72,7 +70,7 @@ def test_a_killed_rank_ends_its_worker_and_loses_no_request(
         (rank,) = children(worker.pid)
         system.killed.add(system.workers.pop(f"{role}-0").pid)
         os.kill(rank, signal.SIGKILL)
-        assert worker.wait(20) == 1
+        assert worker.wait(DEADLINE_S) == 1
         assert streams.finish() == 6
         wait_until(lambda: len(system.records()) == 2, "the dead worker's record to expire")
         system.wait_until_idle()

@@ -16,11 +16,10 @@ from infra.process.status import read_status
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.ray_cluster import NAMESPACE, RayCluster, counted, parent, processes_called, ray_cluster
 from tests.reference import Golden
-from tests.waiting import alive, wait_until
+from tests.waiting import DEADLINE_S, LONG_DEADLINE_S, alive, wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "16")
 UP = ("up", "--on", "ray", "--port", "0", "--dashboard-port", "0")
-pytestmark = pytest.mark.timeout(300)  # the first test pays for a cluster's start, of twenty processes
 WORKERS = {"prefill-0", "decode-0", "prefill-1", "decode-1"}
 
 
@@ -39,7 +38,7 @@ class Deployed:
         return {name: pid for name, pid in known.items() if alive(pid)}
 
     def figure(self, name: str) -> float:
-        return counted(httpx.get(f"{self.url}/metrics", timeout=10).text, name)
+        return counted(httpx.get(f"{self.url}/metrics", timeout=DEADLINE_S).text, name)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ def test_what_cannot_work_is_one_sentence_and_leaves_nothing(deployed: Deployed)
             assert interrupted.stdout is not None
             assert any(line.split() == ["redis", "starting"] for line in interrupted.stdout)
             interrupted.send_signal(signal.SIGINT)
-            out, error = interrupted.communicate(timeout=60)
+            out, error = interrupted.communicate(timeout=LONG_DEADLINE_S)
         assert (interrupted.returncode, error) == (0, "") and out.rstrip().endswith("done")
         for at, (_, status, sentence) in asked.items():
             ended, _, error = runs[at].result()
@@ -101,7 +100,7 @@ def test_what_cannot_work_is_one_sentence_and_leaves_nothing(deployed: Deployed)
 def test_a_killed_actor_takes_its_process_with_it_and_both_are_back(deployed: Deployed) -> None:
     process = deployed.pids()["decode-1"]
     os.kill(parent(process), signal.SIGKILL)
-    wait_until(lambda: not alive(process), "the end of the killed actor's process", 5)
+    wait_until(lambda: not alive(process), "the end of the killed actor's process")
     wait_until(lambda: deployed.pids().get("decode-1", process) != process, "another process of decode-1")
     deployed.cluster.wait_until_ready("decode-1")
 
@@ -110,7 +109,7 @@ def test_a_controller_that_dies_finds_its_deployment_again(deployed: Deployed) -
     before = deployed.cluster.services()
     (controller,) = processes_called("ray::Deployment")
     os.kill(controller, signal.SIGKILL)
-    wait_until(lambda: not alive(controller), "the controller's end", 5)
+    wait_until(lambda: not alive(controller), "the controller's end")
     deployed.cluster.wait_until_ready(*before)
     assert deployed.cluster.overview().phase == "running"
     assert set(deployed.cluster.services()) == set(before)
@@ -148,7 +147,7 @@ def test_a_node_killed_under_load_loses_no_request(deployed: Deployed) -> None:
         try:
             wait_until(lambda: deployed.figure("baton:requests_in_progress") > 0, "requests in progress")
             cluster.kill_node(node)
-            wait_until(lambda: not any(map(alive, victims)), "the end of the node's processes", 20)
+            wait_until(lambda: not any(map(alive, victims)), "the end of the node's processes")
         finally:
             gone.set()
         assert all(each.result() > 0 for each in loads)

@@ -10,7 +10,7 @@ from infra.network.curve_keys import CurveKeys
 from infra.network.sealing import new_secret
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import LONG_DEADLINE_S, wait_until
 
 SECRET_WORDS = "my secret is a purple elephant named Gustav"
 
@@ -55,7 +55,9 @@ def test_no_key_in_redis_shows_a_prompt_during_a_load(system: System) -> None:
                 "max_tokens": 24,
                 "temperature": 0,
             }
-            answer = httpx.post(f"{system.gateway_url}/v1/chat/completions", json=body, timeout=60, verify=PLAIN)
+            answer = httpx.post(
+                f"{system.gateway_url}/v1/chat/completions", json=body, timeout=LONG_DEADLINE_S, verify=PLAIN
+            )
             assert answer.status_code == 200, answer.text
             answers.append(answer.json()["choices"][0]["message"]["content"].encode())
     finally:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from msgspec import structs
 
 from infra.redis.worker_load import KVCounts
@@ -14,6 +13,7 @@ from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import Golden, make_prompts
 from tests.variants import VARIANTS
+from tests.waiting import LONG_DEADLINE_S
 
 OUTPUT_TOKENS = 64  # output tokens: four blocks that every sequence grows by
 BLOCK_BYTES = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
@@ -25,7 +25,6 @@ WORKER_OPTIONS = (
 )
 
 
-@pytest.mark.timeout(400)
 def test_tokens_are_exact_while_blocks_are_shared_forked_preempted_and_swapped(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     vocabulary = VARIANTS["llama"]().vocab_size
@@ -87,7 +86,7 @@ def sample_all(url: str, runs: list[Golden], n: int) -> list[list[list[int]]]:
         return [tokens_of(choice["text"]) for choice in choices]
 
     async def everything() -> list[list[list[int]]]:
-        async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=LONG_DEADLINE_S, limits=LIMITS, verify=PLAIN) as client:
             model = (await client.get("/v1/models")).json()["data"][0]["id"]
             return await asyncio.gather(*(one(client, model, run) for run in runs))
 

@@ -4,8 +4,6 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.system import System
 from tests.e2e.test_mixed import ASKED, answers, check_equal
@@ -20,7 +18,6 @@ GUESSING = [
 """Of each further decode worker."""
 
 
-@pytest.mark.timeout(300)
 def test_answers_of_every_kind_are_those_without_guesses(tmp_path: Path) -> None:
     with System(tmp_path, DEMO, prefill=1, decode=1, worker=WORKER_OPTIONS) as system:
         alone = asyncio.run(answers(system, 8))

@@ -22,7 +22,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return model, references(model, LENGTHS, new_tokens=12)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("transport", "security", "words"),
     [
@@ -46,7 +45,6 @@ def test_every_transport_gives_the_references_tokens(
         assert f"KV goes to decode worker {decode.epoch} {words}" in system.log()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("block_size", "transport", "security", "words"),
     [(8, "auto", "sealed", "over shm, not sealed"), (64, "tcp", "none", "over tcp, not sealed")],
@@ -70,7 +68,6 @@ def test_a_decode_worker_with_other_blocks_gives_the_references_tokens(
         assert f"KV goes to decode worker {decode.epoch} {words}" in system.log()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("codec", ["int8", "fp8"])
 def test_a_codec_moves_a_byte_for_each_value(tmp_path: Path, served: Served, codec: str) -> None:
     """What it does to the tokens is `benchmarks.kv_quality`'s to say."""
@@ -83,7 +80,6 @@ def test_a_codec_moves_a_byte_for_each_value(tmp_path: Path, served: Served, cod
         assert 0.25 < decode.load.handoff_bytes / plain < 0.27  # fp32, and a scale for each vector of a block
 
 
-@pytest.mark.timeout(180)
 def test_a_decode_worker_of_another_format_takes_the_kv(tmp_path: Path, served: Served) -> None:
     """First tokens are the reference's; the others come from KV and weights that were rounded."""
     model, runs = served

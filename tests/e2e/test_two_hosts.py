@@ -28,7 +28,6 @@ def needs() -> None:
     need_root_and(ip="iproute2")
 
 
-@pytest.mark.timeout(180)
 def test_the_split_system_gives_the_references_tokens_across_the_link(tmp_path: Path) -> None:
     """The decode worker on one host, and by IPv6; all else on the other, and by IPv4.
 

@@ -29,7 +29,7 @@ from tests.adapter_reference import ALL_LINEARS, adapted_by, build_adapter
 from tests.e2e.harness.deaths import sequences
 from tests.e2e.harness.golden import build_served
 from tests.e2e.harness.streams import Streams
-from tests.e2e.harness.system import STOP_SECONDS, System
+from tests.e2e.harness.system import System
 from tests.e2e.test_adapters import ask
 from tests.engine.parallel.test_bits import SUMMED
 from tests.engine.speculation.heads import build_head
@@ -38,7 +38,7 @@ from tests.engine.twins import dequantized_twin
 from tests.reference import Golden, golden, load_reference, make_prompts
 from tests.rounded_cache import RoundingModel
 from tests.variants import VARIANTS
-from tests.waiting import children, patient, wait_until
+from tests.waiting import DEADLINE_S, children, patient, wait_until
 
 WIDTHS = (1, 2, 4)
 PAIRS = tuple(product(WIDTHS, WIDTHS))
@@ -209,7 +209,7 @@ def kill_rank(system: System, name: str) -> str:
     worker = system.workers.pop(name)
     system.killed.add(worker.pid)
     os.kill(ranks[-1], signal.SIGKILL)
-    assert worker.wait(patient(STOP_SECONDS)) == 1
+    assert worker.wait(patient(DEADLINE_S)) == 1
     return f"{name}, rank {len(ranks)}"
 
 

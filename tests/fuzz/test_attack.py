@@ -8,7 +8,6 @@ from launcher.stages import StageDisplay
 from tests.fuzz.__main__ import FuzzConfig, fuzz
 
 
-@pytest.mark.timeout(240)
 def test_an_attack_on_every_port_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz(FuzzConfig(frames=1200, seconds=20.0), StageDisplay(io.StringIO())) == []
     printed = capsys.readouterr().out

@@ -10,13 +10,13 @@ import httpx
 
 from contracts.errors import GatewayError
 from tests.plain_http import PLAIN
+from tests.waiting import DEADLINE_S
 
 PROMPT_COUNT = 12
 MAX_PROMPT_TOKENS = 200  # tokens of a prompt
 NEW_TOKENS = 8
 VOCABULARY_TOKENS = 256  # every model has as many
 AT_ONCE = 2
-DEADLINE_S = 60.0
 
 
 class Traffic:

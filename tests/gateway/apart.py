@@ -10,8 +10,7 @@ from contracts.messages.job import AnyJob
 from infra.redis.records import Role
 from infra.redis.worker_load import WorkerLoad
 from tests.gateway.peer import Peer
-
-DEADLINE_S = 30.0
+from tests.waiting import DEADLINE_S
 
 
 @asynccontextmanager

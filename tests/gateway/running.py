@@ -25,8 +25,8 @@ from infra.redis.records import FinishedRecord, Role
 from infra.redis.registry import FINISHED_KEY
 from tests.gateway.peer import Peer, introduce
 from tests.plain_http import PLAIN
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 20.0  # for anything that has to come about
 TEXT = "Hello, world! 🙂 The quick brown fox jumps over the lazy dog. Fine, thank you."
 
 
@@ -47,10 +47,10 @@ class Running:
         self.peers: list[Peer] = []
         self.text = TEXT
         self.texts: dict[int, str] = {}
-        self.client = httpx.AsyncClient(base_url=url, timeout=30, verify=PLAIN)
+        self.client = httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=PLAIN)
         plain = openai.DefaultAsyncHttpxClient(verify=PLAIN)
         self.openai = openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30, http_client=plain
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S, http_client=plain
         )
         self._redis, self._model, self._secret = redis, model, secret
 

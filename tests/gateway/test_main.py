@@ -27,10 +27,9 @@ from infra.redis.store import WAITING_STAGE
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 from tests.plain_http import PLAIN
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 40.0
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -51,7 +50,7 @@ def start(model: Path, redis_url: str, secret_file: Path) -> Iterator[Start]:
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=DEADLINE_S)
 
 
 def ready(status: Path) -> str:
@@ -72,7 +71,7 @@ def test_start_and_end(start: Start, tmp_path: Path, number: int) -> None:
     assert not url.endswith(":0")
     assert httpx.get(f"{url}/health", verify=PLAIN).json()["stage"] == "waiting for workers"
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
     assert "Traceback" not in said
 
@@ -125,7 +124,7 @@ async def test_sigterm_lets_an_open_stream_end_and_refuses_others(
                 rest = [line async for line in lines if line.startswith("data: ")]
         assert rest[-1] == "data: [DONE]" and not any('"error"' in line for line in rest)
         assert '"finish_reason":"stop"' in "".join(rest).replace(" ", "")
-        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0
     finally:
         await peer.die()
 
@@ -136,7 +135,7 @@ def test_an_open_connection_does_not_hold_the_end(start: Start, tmp_path: Path) 
     with httpx.Client(base_url=ready(status), verify=PLAIN) as client:
         client.get("/health")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(DEADLINE_S) == 0
 
 
 def _fails(process: "subprocess.Popen[str]", *words: str) -> None:
@@ -158,7 +157,7 @@ def test_redis_that_is_away_is_waited_for(start: Start, tmp_path: Path) -> None:
     process = start(**{"redis": f"unix://{tmp_path}/nobody", "status-file": str(status)})
     wait_until(lambda: (found := read_status(status)) and found.stage == WAITING_STAGE, "the gateway to wait")
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0 and said.count("no answer from a Redis server") == 1, said
 
 
@@ -222,5 +221,5 @@ def test_a_limit_of_descriptors_is_named(start: Start, tmp_path: Path) -> None:
     for one in idle:
         one.close()
     process.terminate()
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=DEADLINE_S)
     assert "--max-connections: 5000" in said and "at most 150 connections" in said, said

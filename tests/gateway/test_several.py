@@ -26,12 +26,11 @@ from tests.gateway.apart import peer_apart
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
 from tests.gateway.running import empty
 from tests.plain_http import PLAIN
-from tests.waiting import children, wait_until
+from tests.waiting import DEADLINE_S, children, wait_until
 
 __all__ = ["key_file", "make"]
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 40.0
 BODY = {"prompt": "a", "max_tokens": 40}
 _COUNTED = re.compile(r'^baton:requests_ended_total\{gateway="(.*?)".*outcome="finished"\} (\S+)$', re.MULTILINE)
 STEP_COSTS = StepCosts(step=0.0005, prompt_token=0.01, steps=50, fastest=0.0005)
@@ -58,7 +57,7 @@ async def gets(url: str, path: str, there: Callable[[httpx.Response], bool], key
     end, said = time.monotonic() + DEADLINE_S, "nothing"
     while time.monotonic() < end:
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=5, verify=PLAIN) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=PLAIN) as client:
                 answer = await client.get(path, headers=headers)
             if there(answer):
                 return answer
@@ -130,7 +129,7 @@ async def test_two_gateways_are_one_to_their_clients(
         assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0
     finally:
         process.kill()
-        said = process.communicate(timeout=10)[1]
+        said = process.communicate(timeout=DEADLINE_S)[1]
     assert "Traceback" not in said
 
 
@@ -147,7 +146,7 @@ def _judged_by_metrics(page: str) -> Counter[str]:
 def _agrees(redis_url: str) -> None:
     """Fails unless the records in Redis, read as the dashboard does, say the same of all and of each tenant."""
     source = Source(redis_url)
-    wait_until(lambda: len(source.read().finished) == sum(JUDGED.values()), "the records of all requests", DEADLINE_S)
+    wait_until(lambda: len(source.read().finished) == sum(JUDGED.values()), "the records of all requests")
     snapshot = source.read()
     source.close()
     assert Counter(record.judged() for record in snapshot.finished) == JUDGED

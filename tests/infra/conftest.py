@@ -9,7 +9,7 @@ import redis
 
 from infra.redis.clients import Store, connect, connect_blocking
 from launcher.host.redis_server import redis_service
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(DEADLINE_S)
 
 
 @pytest.fixture

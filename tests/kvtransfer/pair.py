@@ -35,12 +35,12 @@ from kvtransfer.transports.shm.channel import FRAMES_PER_PAYLOAD
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
 from tests.network import SECRET
+from tests.waiting import DEADLINE_S
 
 LAYER_COUNT = 3
 SPEC = KVSpec(groups=(KVGroup("full", tuple(range(LAYER_COUNT)), 16, 32 << 10),), layout="test", weights="none")
 CONFIG = TransferConfig(frame=128 << 10, window=1 << 20)
 PREFILL, DECODE = "prefill-1", "decode-1"
-PATIENCE_S = 12.0  # a test takes a tenth of it where nothing else runs
 Way = dict[str, Any]
 WAYS: dict[str, Way] = {
     "tcp, sealed": dict(kv_transport="tcp"),
@@ -65,7 +65,7 @@ def quick(way: Way) -> TransferConfig:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, what
         await asyncio.sleep(0.002)

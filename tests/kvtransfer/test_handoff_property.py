@@ -316,7 +316,6 @@ class HandoffMachine(RuleBasedStateMachine):
 HandoffMachine.TestCase.settings = settings(
     max_examples=200,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.target),
 )

@@ -95,7 +95,6 @@ def handed_off(sender: Contained, number: int) -> dict[str, Any]:
     return sender.ask(f"commit {number}")
 
 
-@pytest.mark.timeout(60)
 def test_kv_passes_between_containers_through_memory_larger_than_their_dev_shm(tmp_path: Path) -> None:
     with sharing(tmp_path, CONFIG) as (sender, receiver):
         for number in range(4):  # until each page of the ring was used
@@ -109,7 +108,6 @@ def test_kv_passes_between_containers_through_memory_larger_than_their_dev_shm(t
             assert usage["shared"] >= CONFIG.window
 
 
-@pytest.mark.timeout(60)
 def test_kv_is_copied_between_containers_into_the_other_ones_pool(tmp_path: Path) -> None:
     with sharing(tmp_path, msgspec.structs.replace(CONFIG, kv_transport="pool")) as (sender, receiver):
         for number in range(2):
@@ -119,7 +117,6 @@ def test_kv_is_copied_between_containers_into_the_other_ones_pool(tmp_path: Path
             receiver.ask(f"release {number}")
 
 
-@pytest.mark.timeout(60)
 def test_blocks_are_not_reused_while_a_writer_that_is_not_heard_from_may_write_them(tmp_path: Path) -> None:
     """The sender is killed in the middle of a write; its process id says nothing to the receiver."""
     with sharing(tmp_path, msgspec.structs.replace(QUICK, kv_transport="pool")) as (sender, receiver):
@@ -152,7 +149,6 @@ def brought(sender: Contained, receiver: Contained, state: str) -> None:
         sender.ask("commit 1")
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("killed", ["sender", "receiver"])
 def test_an_end_that_is_killed_leaves_nothing_behind(tmp_path: Path, killed: str, state: str) -> None:
@@ -167,7 +163,6 @@ def test_an_end_that_is_killed_leaves_nothing_behind(tmp_path: Path, killed: str
         assert left.ask("usage")["shared"] == before["shared"]
 
 
-@pytest.mark.timeout(60)
 def test_containers_without_a_shared_directory_take_another_way(tmp_path: Path) -> None:
     need_root_and(unshare="util-linux", mount="mount")
     with both_ends(tmp_path, msgspec.structs.replace(CONFIG, kv_transport="auto")) as (sender, receiver):

@@ -20,6 +20,7 @@ from infra.redis.store import ServerClock
 from infra.redis.worker_load import HandoffCounts
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
+from tests.waiting import DEADLINE_S
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
 from worker.gateways.connections import GatewayConnections
@@ -27,7 +28,6 @@ from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 
 WORKER_EPOCH, GATEWAY_EPOCH = "worker", "gateway"
-DEADLINE_S = 10.0
 
 
 class Landings:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.full_disk import room
+from tests.waiting import DEADLINE_S
 from worker.busy_page import FLAGS_OFFSET, BusyPage, mapped
 
 
@@ -92,7 +93,7 @@ def test_there_is_always_one_thread(tmp_path: Path) -> None:
 def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
     path = tmp_path / "page"
     code = f"from worker.busy_page import BusyPage; BusyPage({str(path)!r}, 2, print).enter(64); import os; os._exit(0)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
     assert any(path.read_bytes()[FLAGS_OFFSET:])
     threads: list[int] = []
     page = BusyPage(str(path), 2, threads.append)

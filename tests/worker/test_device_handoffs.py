@@ -43,7 +43,7 @@ from tests.kvtransfer.world import DECODE, PREFILL, TOKENS, opened
 from tests.network import SECRET
 from tests.variants import SIZES
 
-pytestmark = [pytest.mark.interpreted, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.interpreted
 SENT, LANDING = [1, 2], [3, 4]
 """Blocks of the prompt in either pool."""
 LOOK_COUNT = 50

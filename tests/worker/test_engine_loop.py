@@ -19,14 +19,13 @@ from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.store import ServerClock
 from pricing.step_costs.fit import StepFit
 from pricing.step_costs.steps import StepCosts
+from tests.waiting import DEADLINE_S
 from tests.worker.role_bench import SAMPLING, Bench, Sevens
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus
 from worker.events import Emit, Fail
 from worker.mailbox import Inbox, MailboxFull
 from worker.roles.decode import DecodePolicy
-
-DEADLINE_S = 20.0
 
 
 class StepClock(ServerClock):

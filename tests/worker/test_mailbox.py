@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from worker.mailbox import Inbox, MailboxFull, Outbox
 
 
@@ -90,7 +91,7 @@ def test_the_outbox_delivers_in_order_what_came_before_and_after_the_loop() -> N
             if event == 4999:
                 outbox.close()
 
-        await asyncio.wait_for(outbox.deliver(handle), 20)
+        await asyncio.wait_for(outbox.deliver(handle), DEADLINE_S)
         writer.join()
 
     for number in range(50):
@@ -120,7 +121,7 @@ def test_an_event_that_cannot_be_handled_ends_the_outbox_and_says_why() -> None:
         for number in range(5):
             outbox.post(number)
         with pytest.raises(ValueError, match="two"):
-            await asyncio.wait_for(outbox.deliver(handle), 10)
+            await asyncio.wait_for(outbox.deliver(handle), DEADLINE_S)
 
     asyncio.run(read())
     assert got == [0, 1]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.kv.block_hash import BlockKeys, block_key, pack, root_key
+from tests.waiting import DEADLINE_S
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 
@@ -44,7 +45,7 @@ def test_another_process_has_the_same_keys() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=DEADLINE_S,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
         )
         assert done.stdout.strip() == keys([1, 2, 3, 4], "s", 2)[1].hex()

@@ -26,6 +26,7 @@ from tests.dashboard.samples import (
     worker,
     write,
 )
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_one_reading_serves_all_pages(redis_url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert len(seen) == 8 and len({id(one) for one in seen}) == 1
     source.close()
 

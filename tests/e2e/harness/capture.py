@@ -14,13 +14,12 @@ from pathlib import Path
 from uuid import uuid4
 
 from tests.e2e.harness.host import Host
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 KERNEL_BUFFER = "64"  # MiB, so that a burst waits there and is not dropped
 HEADER = struct.Struct("<IHHiIII")  # of a pcap file: magic, version, version, zone, accuracy, longest, link type
 RECORD = struct.Struct("<IIII")  # of a packet: seconds, microseconds, bytes here, bytes on the wire
 MAGIC, ETHERNET, TCP = 0xA1B2C3D4, 1, 6
-STOP_SECONDS = 20.0
 
 
 @contextmanager
@@ -45,7 +44,7 @@ def captured(host: Host, path: Path) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            status = process.wait(STOP_SECONDS)
+            status = process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.plain_http import PLAIN
 from tests.reference import Golden, build_model, golden, make_prompts
 from tests.variants import VARIANTS
+from tests.waiting import LONG_DEADLINE_S
 
 LIMITS = httpx.Limits(max_connections=256)
 
@@ -59,7 +60,7 @@ def complete_all(url: str, runs: Sequence[Golden], **extra: Any) -> list[list[in
         return tokens_of(data["choices"][0]["text"])
 
     async def everything() -> list[list[int]]:
-        async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=LONG_DEADLINE_S, limits=LIMITS, verify=PLAIN) as client:
             models_answer = await client.get("/v1/models")
             extra["model"] = models_answer.json()["data"][0]["id"]
             return await asyncio.gather(*(one(client, run) for run in runs))

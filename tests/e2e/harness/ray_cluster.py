@@ -22,10 +22,9 @@ from launcher.on_ray.overview import ActorReport, MemberState, Overview
 from launcher.on_ray.reports import Reports
 from launcher.stages import StageDisplay
 from tests.e2e.harness.forks import ROOT
-from tests.waiting import alive, children, wait_until
+from tests.waiting import DEADLINE_S, LONG_DEADLINE_S, alive, children, wait_until
 
 NAMESPACE = "tested"
-COMMAND_SECONDS = 120.0
 SYSTEM = {"health_check_period_ms": 300, "health_check_initial_delay_ms": 0}  # so that a node's death is soon noticed
 
 
@@ -71,7 +70,7 @@ class RayCluster:
     def baton(self, directory: Path, *words: str, namespace: str = NAMESPACE) -> tuple[int, str, str]:
         """Runs a command; returns its exit status and what it wrote to stdout and stderr."""
         with self.begin(directory, *words, namespace=namespace) as process:
-            out, error = process.communicate(timeout=COMMAND_SECONDS)
+            out, error = process.communicate(timeout=LONG_DEADLINE_S)
         return process.returncode, out, error
 
     def overview(self) -> Overview:
@@ -98,12 +97,12 @@ class RayCluster:
 
     def _look(self, name: str) -> ActorReport:
         actor: Any = ray.get_actor(name, NAMESPACE)
-        answer: Any = ray.get(actor.look.remote(0), timeout=30)
+        answer: Any = ray.get(actor.look.remote(0), timeout=DEADLINE_S)
         assert isinstance(answer, ActorReport)
         return answer
 
     def change(self, call: str, role: str) -> str:
-        name: str = ray.get(getattr(ray.get_actor(CONTROLLER_NAME, NAMESPACE), call).remote(role), timeout=60)
+        name: str = ray.get(getattr(ray.get_actor(CONTROLLER_NAME, NAMESPACE), call).remote(role), timeout=DEADLINE_S)
         return name
 
     def node_of(self, name: str) -> str:

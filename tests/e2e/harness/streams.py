@@ -7,10 +7,9 @@ from contracts.errors import GatewayError
 from infra.completions_client import CompletionsClient
 from tests.e2e.harness.golden import tokens_of
 from tests.reference import Golden
-from tests.waiting import patient, wait_until
+from tests.waiting import DEADLINE_S, patient, wait_until
 
 MIN_TOKENS = 5
-DEADLINE_S = 60.0  # in which an answer comes, whatever happens
 
 
 class Streams:

@@ -27,10 +27,8 @@ from launcher.host.redis_server import redis_service
 from tests.e2e.harness.forks import ROOT, Forked, Start
 from tests.e2e.harness.host import THIS_HOST, Host
 from tests.plain_http import PLAIN
-from tests.waiting import patient, wait_until
+from tests.waiting import DEADLINE_S, LONG_DEADLINE_S, patient, wait_until
 
-START_SECONDS = 120.0
-STOP_SECONDS = 20.0
 CLOCKS_DIFFER = 0.25
 """Seconds by which a worker may be wrong about the server's time: half of what its first answer took."""
 
@@ -122,7 +120,7 @@ class System:
         process = self.workers.pop(name)
         self.killed.add(process.pid)
         process.kill()
-        process.wait(patient(STOP_SECONDS))
+        process.wait(patient(DEADLINE_S))
 
     def start_redis(self) -> None:
         """Starts the server, and waits until it answers: at the start, and where a test has ended it."""
@@ -155,7 +153,7 @@ class System:
             assert all(process.poll() is None for process in self._processes), f"a process ended:\n{self.log()}"
             return status is not None and status.stage == "ready"
 
-        wait_until(ready, f"{name} to be ready", START_SECONDS)
+        wait_until(ready, f"{name} to be ready", LONG_DEADLINE_S)
         status = read_status(path)
         assert status is not None
         return status.address
@@ -204,7 +202,7 @@ class System:
     def _takes_requests(self) -> bool:
         """From the first pair of workers on, the gateway is ready; here requests go to all of them."""
         with self.host_of("gateway").inside():
-            if httpx.get(f"{self.gateway_url}/ready", timeout=5, verify=PLAIN).status_code != 200:
+            if httpx.get(f"{self.gateway_url}/ready", timeout=DEADLINE_S, verify=PLAIN).status_code != 200:
                 return False
         return self.usable() == len(self.workers)
 
@@ -213,7 +211,7 @@ class System:
 
     def figures(self, name: str) -> list[Sample]:
         with self.host_of("gateway").inside():
-            page = httpx.get(f"{self.gateway_url}/metrics", timeout=10, verify=PLAIN).text
+            page = httpx.get(f"{self.gateway_url}/metrics", timeout=DEADLINE_S, verify=PLAIN).text
         lines = [line for line in page.splitlines() if line.startswith(name + "{")]
         return [one for family in text_string_to_metric_families("\n".join(lines)) for one in family.samples]
 
@@ -236,7 +234,7 @@ class System:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
             try:
-                code = process.wait(patient(STOP_SECONDS))
+                code = process.wait(patient(DEADLINE_S))
             except subprocess.TimeoutExpired:
                 process.kill()
                 code = process.wait()

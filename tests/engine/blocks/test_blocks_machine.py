@@ -54,7 +54,7 @@ class BlocksMachine(RuleBasedStateMachine):
 
 
 TestBlocksMachine = BlocksMachine.TestCase
-TestBlocksMachine.settings = settings(max_examples=MAX_EXAMPLES, stateful_step_count=STEPS_PER_EXAMPLE, deadline=None)
+TestBlocksMachine.settings = settings(max_examples=MAX_EXAMPLES, stateful_step_count=STEPS_PER_EXAMPLE)
 
 
 def random_examples(first: int, count: int) -> Counter[str]:

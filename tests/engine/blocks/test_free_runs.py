@@ -46,4 +46,4 @@ class FreeRunsMachine(RuleBasedStateMachine):
 
 
 TestFreeRuns = FreeRunsMachine.TestCase
-TestFreeRuns.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestFreeRuns.settings = settings(max_examples=100, stateful_step_count=30)

@@ -16,8 +16,8 @@ from engine.start.load import LoadedEngine
 from gateway.grammar.texts import of_choices
 from tests.engine.grammars.answering import ENDS, PROMPT, TOKENIZER, Batch, grammar_sampling, masks_of, random_model
 from tests.engine.test_golden import make_engine
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 SLOW, QUICK = of_choices(["slow"]), of_choices(["quick", "quicker"])
 
 

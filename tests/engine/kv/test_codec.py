@@ -31,6 +31,7 @@ from kernels import block_copy
 from kernels.block_copy import CodecName, reference_encode
 from kernels.device import assumed
 from tests.engine.configs import dense
+from tests.waiting import DEADLINE_S
 
 ODD = dense(2, kv_heads=2, head_dim=22)
 """Rows that end within a vector of every processor."""
@@ -210,7 +211,7 @@ def arrivals(draw: st.DrawFn) -> Arrival:
 def test_tokens_land_in_their_places_and_nowhere_else(block_codec: str, device: torch.device) -> None:
     """Leaves out tokens before `held`, in null blocks, and behind the table's end; every other byte stays."""
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(arrivals())
     def check(case: Arrival) -> None:
         send_and_land(BLOCK_CODECS[block_codec], device, case)
@@ -325,7 +326,7 @@ print(started_by(convert), started_by(lambda: torch.zeros(1 << 22).add_(1)))
 
 def test_pytorchs_way_starts_no_threads() -> None:
     """What the I/O thread runs on a CPU beside the engine; an operator that is not cut does start them."""
-    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=DEADLINE_S)
     assert not run.returncode, run.stderr
     alone, shared = map(int, run.stdout.split())
     assert alone == 0 and shared > 0

@@ -121,7 +121,7 @@ def test_pool_and_tier_end_as_after_one_move_after_the_other(
     block = make_spec(CONFIG, torch.bfloat16, 8, "w").block_bytes()
     monkeypatch.setattr("engine.kv.pool.STAGED_BYTES", staged * block)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(moves())
     def check(given_moves: list[BlockMove]) -> None:
         pool, tier = filled(device, str(tmp_path) if in_file else "", mover)

@@ -39,7 +39,7 @@ from tests.reference import build_model
 from tests.variants import SIZES
 from worker.ranks.following import RankExecutor
 
-pytestmark = [pytest.mark.interpreted, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.interpreted
 
 
 @pytest.fixture(scope="module")

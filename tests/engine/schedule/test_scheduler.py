@@ -17,6 +17,7 @@ from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.proposer import DraftedSequence
 from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.scheduler_by_hand import GREEDY, added, answered, busy, job, planned, scheduler, step
+from tests.waiting import DEADLINE_S
 
 
 def test_scheduling_loads_neither_torch_nor_zmq() -> None:
@@ -24,7 +25,7 @@ def test_scheduling_loads_neither_torch_nor_zmq() -> None:
         "import engine.schedule.scheduler, sys; "
         "print([name for name in ('torch', 'zmq', 'redis') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     assert done.stdout.strip() == "[]"
 
 

@@ -19,6 +19,7 @@ from gateway.grammar import checks as checks_module
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import Form, grammar_of
 from infra.fair_queueing.turns import TenantShare
+from tests.waiting import DEADLINE_S
 
 Test = Callable[[GrammarChecks], Awaitable[None]]
 
@@ -212,7 +213,7 @@ def test_a_closed_check_leaves_no_pipe(model: Path) -> None:
         while checker._process.returncode is None:  # its pipes are then closed a turn of the event loop later
             await asyncio.sleep(0)
         await checker.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while own & pipes():
                 await asyncio.sleep(0)
 

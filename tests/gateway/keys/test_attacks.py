@@ -14,6 +14,7 @@ from infra.keys.key_file import change_keys
 from infra.keys.key_ring import KeyRing
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running, Serve, until
+from tests.waiting import DEADLINE_S
 
 TEXT = "a very private question about Gustav the elephant"
 
@@ -23,7 +24,7 @@ async def said(running: Running, *lines: str) -> str:
     host, port = running.url.removeprefix("http://").rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write("\r\n".join([*lines, "connection: close", "", ""]).encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         answer = await reader.read()
     writer.close()
     return answer.decode()
@@ -180,7 +181,7 @@ async def test_a_stream_outlives_its_key(serve: Serve, key_file: Path, make: Key
         tasks.append(asyncio.create_task(ask(headers)))
         await until(partial(_waits, running, count), f"{count} in line")
     change_keys(key_file, lambda keys: [key for key in keys if key.name != "second"])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         begun, *in_line = await asyncio.gather(tasks[0], *tasks[4:])
     assert begun.status_code == 200 and '"code":"invalid_api_key"' in begun.text and begun.text.endswith("[DONE]\n\n")
     assert [one.status_code for one in in_line] == [401, 401]

@@ -34,7 +34,7 @@ def test_the_wait_is_until_so_many_have_left(fits: int, wait: float) -> None:
     assert window.wait(fits) == wait and window.empty() == 60.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 200), min_size=1, max_size=300), st.integers(1, 20))
 def test_no_minute_has_more_than_the_limit_and_little_less_where_many_ask(times: list[float], limit: int) -> None:
     counts: dict[int, int] = {}

@@ -8,8 +8,7 @@ import pytest
 from gateway.errors import APIError
 from gateway.openai.turn_threads import TurnThreads
 from infra.fair_queueing.turns import TenantShare
-
-DEADLINE_S = 20.0
+from tests.waiting import DEADLINE_S
 
 
 async def test_another_tenants_work_comes_before_the_rest_of_ones_many() -> None:

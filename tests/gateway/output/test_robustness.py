@@ -41,7 +41,7 @@ def fragments(known: AnswerFormat) -> list[str]:
 
 
 @families
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_text_is_parsed_alike_however_it_is_cut(family: str, data: st.DataObject) -> None:
     known = format_of(family)

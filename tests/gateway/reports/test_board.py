@@ -21,8 +21,9 @@ from infra.network.listening import listen
 from infra.redis.worker_load import WorkerLoad
 from pricing.step_costs.steps import StepCosts
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
-from tests.gateway.running import DEADLINE_S, Running, Serve
+from tests.gateway.running import Running, Serve
 from tests.plain_http import PLAIN
+from tests.waiting import DEADLINE_S
 
 __all__ = ["key_file", "make"]
 
@@ -73,7 +74,7 @@ async def prometheus(running: Running, key: str, directory: Path) -> AsyncIterat
         [*words, f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S, verify=PLAIN) as client:
             yield client
     finally:
         process.kill()
@@ -196,7 +197,7 @@ def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
             tests.append({"interval": "1m", "input_series": given, "promql_expr_test": asked})
     file = tmp_path / "tests.json"
     file.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
-    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -16,8 +16,9 @@ from infra.process.log_lines import MAX_LINES, BoundedLog
 from infra.redis.records import GatewayRecord
 from infra.redis.registry import RECORD_PURPOSE, listed
 from tests.gateway.conftest import SECRET
-from tests.gateway.running import DEADLINE_S, Running, Serve, until
+from tests.gateway.running import Running, Serve, until
 from tests.gateway.web.test_protocol import connected
+from tests.waiting import DEADLINE_S
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -21,6 +21,7 @@ from gateway.text.detokenizer import BytePieces
 from infra.config.gateway import GatewayConfig
 from pricing.routes.backlog import owner_of
 from pricing.routes.route import Choice, Route
+from tests.waiting import DEADLINE_S
 
 ROUTE = Route("prefill", "decode")
 
@@ -139,7 +140,7 @@ async def test_one_that_was_looked_at_in_time_and_lost_its_turn_is_refused_when_
         others = asyncio.create_task(second.wait())
         await waits
         with pytest.raises(APIError, match=r"within 0\.4 s"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(DEADLINE_S):
                 while not first.may_begin(choice(0.001, None)):
                     await first.wait()
         others.cancel()

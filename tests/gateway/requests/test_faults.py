@@ -11,7 +11,8 @@ import pytest
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted, Tokens
 from gateway.requests import sample
-from tests.gateway.running import DEADLINE_S, TEXT, Running, Serve, until
+from tests.gateway.running import TEXT, Running, Serve, until
+from tests.waiting import DEADLINE_S
 
 REQUEST_COUNT = 8
 

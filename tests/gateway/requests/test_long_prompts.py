@@ -11,7 +11,8 @@ from contracts.messages.packed_ids import unpacked
 from infra.redis.queue import stream_of
 from tests.gateway.peer import Peer
 from tests.gateway.requests.test_faults import REQUEST_COUNT, content, many
-from tests.gateway.running import DEADLINE_S, TEXT, Serve, until
+from tests.gateway.running import TEXT, Serve, until
+from tests.waiting import DEADLINE_S
 
 
 def brought(peer: Peer) -> list[int]:

@@ -38,7 +38,7 @@ def check(tokenizer: Tokenizer, text: str) -> None:
     assert len(text) <= most * len(ids)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_a_token_reaches_no_further(tokenizer: Tokenizer, data: st.DataObject) -> None:
     longest = sorted(tokenizer.get_vocab(), key=len)[-8:]

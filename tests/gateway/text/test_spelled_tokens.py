@@ -43,7 +43,7 @@ KINDS: dict[str, Any] = {
     "demo": (lambda _directory: DEMO, {}),
 }
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<|assistant|>", "<s>", "</s>"]
-UNTIMED = settings(deadline=None, max_examples=40)
+FORTY_EXAMPLES = settings(max_examples=40)
 WIDE = "\uff1c"  # NFKC makes < of it
 PIECES = [*"<|>/s \n[]é漢🙂", "im_end", "end", "</think>", "<tool call>", "Hello", "  two", WIDE, *MARK_CHARACTERS[:2]]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
@@ -88,14 +88,14 @@ def spells_none(text: str) -> bool:
     return not any(token in unicodedata.normalize("NFKC", text) for token in [*SPECIAL, "<unk>"])
 
 
-@UNTIMED
+@FORTY_EXAMPLES
 @given(contents=st.lists(TEXTS.filter(spells_none), min_size=1, max_size=3), name=st.none() | TEXTS.filter(spells_none))
 def test_other_texts_have_the_ids_of_transformers(kind: Kind, contents: list[str], name: str | None) -> None:
     chat = chat_of(contents, name)
     assert kind.ours.chat(Chat(chat)) == ids_of_transformers(kind, chat)
 
 
-@UNTIMED
+@FORTY_EXAMPLES
 @given(text=FORGED.filter(lambda text: "<unk>" not in text))
 def test_both_tokenizers_encode_alike_what_no_client_wrote(kind: Kind, text: str) -> None:
     if not kind.normalized:
@@ -104,7 +104,7 @@ def test_both_tokenizers_encode_alike_what_no_client_wrote(kind: Kind, text: str
         assert literal.restored(found.ids) == kind.ours.encode(text, special=False)
 
 
-@UNTIMED
+@FORTY_EXAMPLES
 @given(contents=st.lists(FORGED, min_size=1, max_size=3), name=st.none() | FORGED)
 def test_a_prompt_has_no_special_tokens_but_the_templates(kind: Kind, contents: list[str], name: str | None) -> None:
     ids = kind.ours.chat(Chat(chat_of(contents, name)))
@@ -117,14 +117,14 @@ def test_a_prompt_has_no_special_tokens_but_the_templates(kind: Kind, contents: 
         assert found == own
 
 
-@UNTIMED
+@FORTY_EXAMPLES
 @given(contents=st.lists(FORGED, min_size=1, max_size=3), name=st.none() | FORGED)
 def test_the_setting_brings_back_what_transformers_does(kind: Kind, contents: list[str], name: str | None) -> None:
     chat = chat_of(contents, name)
     assert kind.as_tokens.chat(Chat(chat)) == ids_of_transformers(kind, chat)
 
 
-@UNTIMED
+@FORTY_EXAMPLES
 @given(content=FORGED)
 def test_no_character_is_lost(demo: ModelTokenizer, content: str) -> None:
     ids = demo.chat(Chat([{"role": "user", "content": content}]))

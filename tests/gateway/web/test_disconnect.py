@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Message
 
 from gateway.web.disconnect import ClientGone, until_gone
+from tests.waiting import DEADLINE_S
 
 
 class Client:
@@ -51,7 +52,7 @@ async def test_work_that_loses_cancellations_ends_and_its_late_result_is_dropped
     waiting = asyncio.create_task(until_gone(client.receive, swallowing(begun, lost, "late")))
     await begun.wait()
     client.left.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(ClientGone):
             await waiting
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -17,6 +17,7 @@ from pricing.step_costs.steps import StepCosts
 from tests.gateway.conftest import SECRET
 from tests.gateway.running import Running, Serve
 from tests.gateway.web.test_http import GUESSES
+from tests.waiting import DEADLINE_S
 
 
 async def test_the_record_of_a_finished_request(running: Running) -> None:
@@ -48,7 +49,7 @@ async def test_the_record_of_the_gateway(serve: Serve) -> None:
         ]
         return bool(seen and seen[0].requests and seen[0].requests[0].output_tokens == 3)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while not await shown():
             await asyncio.sleep(0.05)
     assert seen[0].requests[0].state == "decode"

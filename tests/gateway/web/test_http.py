@@ -12,7 +12,8 @@ from gateway.openai.context_window import MAX_VALUES_WITHOUT_IDS
 from infra.redis.clients import connect
 from infra.redis.worker_load import SpeculationCounts
 from tests.gateway.models import CONTEXT_TOKENS, byte_level
-from tests.gateway.running import DEADLINE_S, Running, Serve, until
+from tests.gateway.running import Running, Serve, until
+from tests.waiting import DEADLINE_S
 
 
 async def test_readiness_follows_the_workers(serve: Serve) -> None:
@@ -124,7 +125,7 @@ async def test_a_template_that_refuses(serve: Serve, tmp_path: Path) -> None:
 async def test_workers_of_another_model_are_not_used(serve: Serve, tmp_path: Path) -> None:
     running = await serve("decode")
     other = await serve(at=byte_level(tmp_path / "other"))
-    await asyncio.wait_for(other.gateway.discovery.poll(), 5)
+    await asyncio.wait_for(other.gateway.discovery.poll(), DEADLINE_S)
     assert other.gateway.workers.get(running.peer("decode").epoch) is None
     assert (await other.chat()).status_code == 503
 

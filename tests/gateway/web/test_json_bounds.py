@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.web.json_bounds import JSONCounts
@@ -29,7 +29,6 @@ def commas(tree: Any) -> int:
     return max(0, len(inner) - 1) + sum(map(commas, inner))
 
 
-@settings(deadline=None)
 @given(TREES, st.booleans(), st.data())
 def test_counts(tree: Any, ascii_only: bool, data: st.DataObject) -> None:
     text = json.dumps(tree, ensure_ascii=ascii_only).encode()

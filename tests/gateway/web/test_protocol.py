@@ -11,8 +11,8 @@ import pytest
 from gateway.web import protocol
 from gateway.web.protocol import CHUNK_HEAD_BYTES, MAX_HEAD_BYTES
 from tests.gateway.running import Running, Serve, until
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 20.0
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi!"}]
 

@@ -10,6 +10,7 @@ import pytest
 from infra.network.tls import trusting
 from tests.certificates import make_certificate
 from tests.gateway.running import TEXT, Running, Serve, until
+from tests.waiting import DEADLINE_S
 
 BODY = {"messages": [{"role": "user", "content": "Hi!"}]}
 
@@ -22,7 +23,7 @@ async def secured(serve: Serve, tmp_path: Path) -> Running:
 
 def client(running: Running, tmp_path: Path) -> httpx.AsyncClient:
     verify = trusting(str(tmp_path / "tls" / "cert.pem"), "--ca")
-    return httpx.AsyncClient(base_url=running.url, verify=verify, timeout=30)
+    return httpx.AsyncClient(base_url=running.url, verify=verify, timeout=DEADLINE_S)
 
 
 async def test_answers_whole_and_streamed_are_the_same_over_tls(secured: Running, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ async def test_who_does_not_shake_hands_is_cut_and_harms_nobody(
     for said in (b"", b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n", b"\x16\x03\x01"):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(said)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             heard = await reader.read()
         assert b"HTTP" not in heard and b"baton" not in heard
         writer.close()
@@ -71,7 +72,7 @@ async def test_a_client_that_is_gone_is_noticed(serve: Serve, tmp_path: Path, ca
     for orderly in (True, False):
         reader, writer = await asyncio.open_connection(host, int(port), ssl=trusting(str(cert), "--ca"))
         writer.write(head.encode() + b"\r\n\r\n" + body)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             await reader.readuntil(b"data: ")
         assert len(running.gateway.requests) == 1
         if orderly:

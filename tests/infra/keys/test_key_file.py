@@ -9,6 +9,7 @@ import pytest
 from contracts.errors import ConfigError
 from infra.keys.api_key import KeyOptions, KeyRecord, make_key
 from infra.keys.key_file import change_keys, read_keys
+from tests.waiting import DEADLINE_S
 
 
 def record(name: str, **options: object) -> KeyRecord:
@@ -48,7 +49,7 @@ def test_changes_at_once_are_all_there(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
     assert sorted(key.name for key in read_keys(path)) == sorted(names)
 
 

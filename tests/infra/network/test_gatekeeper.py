@@ -18,9 +18,9 @@ from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import LOG_INTERVAL_S, UNEXPECTED_PEER, Gatekeeper
 from infra.network.sockets import dealer, payload_dealer, payload_ipc_router, payload_router, router
+from tests.waiting import DEADLINE_S
 
 KEYS, OTHERS = CurveKeys.of(b"the deployment's secret"), CurveKeys.of(b"another deployment's secret")
-DEADLINE_S = 10.0
 PATIENCE_S = 0.1  # s until the next of such peers comes
 MakeDealer = Callable[[zmq.asyncio.Context, str], zmq.asyncio.Socket]
 

@@ -10,6 +10,7 @@ from infra.network.bind_address import LOOPBACK_ADDRESS, BindAddress, endpoint
 from infra.network.listening import listen
 from infra.network.sockets import dealer, router, send_now
 from tests.network import KEYS, guarded
+from tests.waiting import DEADLINE_S
 
 
 async def test_libzmq_sends_no_heartbeats() -> None:
@@ -36,7 +37,7 @@ async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(bind
         bound, address = router(network.context, bind, KEYS)
         assert address == endpoint(host, address.rpartition(":")[2])
         connected = dealer(network.context, address, KEYS)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             while not send_now(connected, [b"over"]):
                 await asyncio.sleep(0.001)
             assert (await bound.recv_multipart())[1:] == [b"over"]

@@ -3,6 +3,7 @@
 import asyncio
 
 from infra.process.ending import end
+from tests.waiting import DEADLINE_S
 
 
 async def test_tasks_are_done_when_it_returns() -> None:
@@ -25,7 +26,7 @@ async def test_a_lost_cancellation_is_repeated() -> None:
 
     task = asyncio.create_task(stubborn())
     await begun.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         await end([task])
     assert lost.is_set() and task.cancelled()
 

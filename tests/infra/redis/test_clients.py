@@ -24,7 +24,7 @@ from infra.redis.store import ServerClock, check
 from infra.redis.stored import TenantStore
 from launcher.host.redis_server import server_binary
 from tests.infra.redis.test_queue import job
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 SECRET = b"the deployment's secret"
 PASSWORD = "a pass/word"
@@ -48,7 +48,7 @@ def running(directory: Path, config: str, *options: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(DEADLINE_S)
 
 
 def answers(url: str, ready: Callable[[redis.Redis], object]) -> Callable[[], bool]:

@@ -7,6 +7,7 @@ import pytest
 
 from infra.redis.clients import Store, connect
 from infra.redis.store import answered, check
+from tests.waiting import DEADLINE_S
 
 TURNS_OF_THE_LOOP = (
     40  # turns of the event loop until the cancellation; with a connection at hand, an answer takes about 20
@@ -41,7 +42,7 @@ async def test_a_cancellation_at_any_moment_is_heard(redis_url: str, ask: Callab
                 await asyncio.sleep(0)
             before = bool(heard)
             task.cancel()
-            await asyncio.wait([task], timeout=5)
+            await asyncio.wait([task], timeout=DEADLINE_S)
             assert task.cancelled() and bool(heard) == before, f"lost after {turns} turns"
     finally:
         await store.aclose()

@@ -8,6 +8,7 @@ import pytest
 from contracts.errors import StoreUnavailable
 from infra.redis.clients import Store, connect
 from infra.redis.stored import ALL_KEY, PIECE_BYTES, TENANT_DIVISOR, TenantStore
+from tests.waiting import DEADLINE_S
 
 SECRET = b"the deployment's secret"
 MAX_BYTES = 64 * PIECE_BYTES  # bytes in all; a tenant has 16 pieces, a body 4
@@ -42,7 +43,7 @@ async def test_deleting_one_takes_it_out_of_every_index(store: Store) -> None:
 async def test_a_body_and_what_lists_it_expire(store: Store) -> None:
     box = kept(store, seconds=0.05)
     assert await box.put("tenant", "one", b"a body", now=100.0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         while await store.keys("*"):
             await asyncio.sleep(0.01)
     assert await box.get("tenant", "one") is None

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.options import ROOT
+from tests.waiting import LONG_DEADLINE_S
 
 pytest.importorskip("triton")
-TIMEOUT_S = 110
 KERNELS = ("rope_and_store", "quantized_norm_rows", "experts_prefill", "quantized_row_product")
 """In-place writes and sums over a block; asynchronous copies; products of a warp group in bf16, in int8 and in fp8."""
 
@@ -44,7 +44,7 @@ def emulate(*command: str) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=TIMEOUT_S,
+        capture_output=True, text=True, timeout=LONG_DEADLINE_S,
     )  # fmt: skip
 
 

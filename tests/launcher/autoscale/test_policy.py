@@ -14,7 +14,7 @@ from tests.launcher.autoscale.loads import Offered, seen
 
 RULES = Rules({"prefill": Bounds(1, 4), "decode": Bounds(1, 6)}, SLO(1000.0, 50.0), up=30.0, down=120.0)
 LOOK_PERIOD_S = 5.0  # s
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(max_examples=60)
 loads = st.builds(
     Offered, st.floats(0, 6), st.one_of(st.just(0.0), st.floats(0, 20)), st.one_of(st.just(0.0), st.floats(0, 9000))
 )

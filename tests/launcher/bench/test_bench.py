@@ -15,9 +15,8 @@ from launcher.bench.bench import bench
 from launcher.bench.rates import BAD_INPUT
 from launcher.options import ROOT
 from tests.dashboard.stand_in import StandIn
+from tests.waiting import DEADLINE_S
 from workloads.report import Report
-
-TIMEOUT_S = 50.0
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def run(*words: str) -> tuple[int, str, str]:
     with start(*words) as process:
-        output, errors = process.communicate(timeout=TIMEOUT_S)
+        output, errors = process.communicate(timeout=DEADLINE_S)
     return process.returncode, output, errors
 
 
@@ -89,7 +88,7 @@ def test_interrupted_loads_show_what_was_measured(stand_in: StandIn) -> None:
         while "sending" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=TIMEOUT_S)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130 and "goodput" in output
 
 

@@ -10,8 +10,8 @@ from contracts.errors import GatewayError
 from infra.network.tls import Certificate, trusting
 from launcher.bench.connections import LoadConnections
 from tests.certificates import make_certificate
+from tests.waiting import DEADLINE_S
 
-TIMEOUT_S = 30.0
 WHOLE = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 LAST = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nto the end"
 REFUSED = b'HTTP/1.1 503 Busy\r\ncontent-length: 34\r\n\r\n{"error":{"message":"no workers"}}'
@@ -56,7 +56,7 @@ class RawServer:
                 break
         writer.close()
 
-    async def posted(self, times: int = 1, tls: Path | None = None, timeout_s: float = TIMEOUT_S) -> list[str]:
+    async def posted(self, times: int = 1, tls: Path | None = None, timeout_s: float = DEADLINE_S) -> list[str]:
         """Posts one after the other; returns what was heard of each, or the error."""
         server = Certificate(str(tls / "cert.pem"), str(tls / "key.pem")).context if tls else None
         client = trusting(str(tls / "cert.pem"), "--cert") if tls else None

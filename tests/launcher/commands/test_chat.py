@@ -19,7 +19,7 @@ from infra.cli import parse
 from launcher.__main__ import main
 from launcher.commands.chat import SMALLEST, timings_line
 from launcher.options import ROOT, UpConfig
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 ANSWER = ["Once ", "upon ", "a ", "time ", "🦊"]
 
@@ -145,7 +145,7 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_leaves(gateway: Gateway) -> None:
         os.write(terminal, b"hello\n")
         wait_until(lambda: shows(b"upon"), "the first pieces")
         os.write(terminal, b"\x03")
-        assert gateway.gone.wait(10), "the request goes on"
+        assert gateway.gone.wait(DEADLINE_S), "the request goes on"
         wait_until(lambda: shows(b"TTFT"), "the timings")
         gateway.stall.clear()
         os.write(terminal, b"again\n")

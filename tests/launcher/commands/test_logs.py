@@ -61,7 +61,7 @@ def test_new_lines_are_followed_through_a_rotation_to_the_end(tmp_path: Path) ->
     thread.start()
 
     def wait_for(count: int) -> None:
-        wait_until(lambda: len(found) >= count, "the lines", 30)
+        wait_until(lambda: len(found) >= count, "the lines")
 
     try:
         for number in range(1, 800):  # more than one file

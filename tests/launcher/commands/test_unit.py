@@ -12,6 +12,7 @@ from launcher.__main__ import main
 from launcher.commands.unit import quoted
 from launcher.host.service_manager import SOCKET_VARIABLE, notify
 from launcher.options import ROOT
+from tests.waiting import DEADLINE_S
 
 
 def test_the_unit_runs_up_with_the_same_options(
@@ -49,7 +50,7 @@ def test_a_state_is_one_datagram(abstract: bool, tmp_path: Path, monkeypatch: py
     name = f"baton-{tmp_path.name}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + name if abstract else name)
-        manager.settimeout(10)
+        manager.settimeout(DEADLINE_S)
         monkeypatch.setenv(SOCKET_VARIABLE, "@" + name if abstract else name)
         notify("READY=1")
         assert manager.recv(64) == b"READY=1"

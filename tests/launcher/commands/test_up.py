@@ -25,10 +25,7 @@ from launcher.instance.instances import running
 from launcher.is_ready import is_ready
 from launcher.options import DEMO_NAME, ROOT
 from tests.certificates import make_certificate
-from tests.waiting import alive, children, wait_until
-
-READY_SECONDS = 90.0  # four Pythons that import torch or FastAPI, on two cores that others use
-STOP_SECONDS = 30.0
+from tests.waiting import DEADLINE_S, LONG_DEADLINE_S, alive, children, wait_until
 
 
 class Up:
@@ -42,7 +39,7 @@ class Up:
         return self.output.read_text()
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.text() or self.process.poll() is not None, f"{text!r}", READY_SECONDS)
+        wait_until(lambda: text in self.text() or self.process.poll() is not None, f"{text!r}", LONG_DEADLINE_S)
         assert text in self.text(), self.text()
 
     def pids(self) -> list[int]:
@@ -55,7 +52,7 @@ class Up:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(STOP_SECONDS)
+        return self.process.wait(DEADLINE_S)
 
 
 @pytest.fixture
@@ -74,7 +71,7 @@ def paste(line: str) -> dict[str, object]:
     curl, silent, url, header, content_type, data, body = shlex.split(line)
     assert (curl, silent, header, content_type, data) == ("curl", "-s", "-H", "Content-Type: application/json", "-d")
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=DEADLINE_S)
     try:
         connection.request("POST", parts.path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -165,7 +162,7 @@ def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Pa
     pids = up.pids()
     assert len(pids) >= 4
     assert subprocess.run([sys.executable, "-m", "launcher", "down"], cwd=ROOT, capture_output=True).returncode == 0
-    assert up.process.wait(STOP_SECONDS) == 0
+    assert up.process.wait(DEADLINE_S) == 0
     assert not [pid for pid in pids if alive(pid)]
     assert list(own_directories.iterdir()) == []
     assert running() == []
@@ -233,7 +230,7 @@ def test_sigterm_while_it_starts_leaves_nothing(tmp_path: Path, own_directories:
 
 def test_a_worker_that_cannot_start_stops_everything(tmp_path: Path, own_directories: Path) -> None:
     up = Up(tmp_path, "--dashboard-port", "0", "--prefill", "0", "--kv-memory", "1K")
-    assert up.process.wait(READY_SECONDS) == 1
+    assert up.process.wait(LONG_DEADLINE_S) == 1
     (error,) = [line for line in up.text().splitlines() if line.startswith("error: ")]
     assert re.match(r"error: decode-0 did not start: .+ \(log: .+\)$", error)
     assert list(own_directories.iterdir()) == []

@@ -31,7 +31,8 @@ from infra.redis.worker_load import WorkerLoad
 from pricing.routes.backlog import Backlog
 from pricing.step_costs.steps import pairs_of
 from tests.network import KEYS
-from tests.worker.gateway_end import DEADLINE_S, GATEWAY_EPOCH, WORKER_EPOCH, Landings, Setting, life
+from tests.waiting import DEADLINE_S
+from tests.worker.gateway_end import GATEWAY_EPOCH, WORKER_EPOCH, Landings, Setting, life
 from worker.engine_status import EngineActivity, PromptCounts
 from worker.events import AttemptFailure, Emit, Kill
 from worker.gateways.connections import MAX_MESSAGE_TOKENS, MESSAGES_PER_TURN, GatewayConnections

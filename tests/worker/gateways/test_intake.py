@@ -30,6 +30,7 @@ from infra.redis.clients import Store
 from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job, stream_of
 from infra.redis.worker_load import WorkerLoad
 from tests.kvtransfer.pair import until
+from tests.waiting import DEADLINE_S
 from tests.worker.gateway_end import GATEWAY_EPOCH, WORKER_EPOCH, Setting
 from tests.worker.gateways import test_bodies
 from worker.engine_status import PromptCounts
@@ -139,7 +140,7 @@ async def said(setting: Setting, kind: type[FromWorker]) -> Any:
 
 async def posted(setting: Setting) -> list[Any]:
     """Returns what was posted to the engine thread, as soon as there is something."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not (told := setting.told):
             await asyncio.sleep(0.005)
     return told

@@ -4,7 +4,7 @@ import struct
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.messages.gateway import NOT_HEARD, KeyNews
@@ -66,7 +66,6 @@ class Ends:
 KEYS = st.sets(st.integers(0, 40), max_size=12)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_both_agree_after_any_loss_repetition_and_disorder(data: st.DataObject) -> None:
     with patch.object(key_log, "KEYS_IN_MESSAGE", data.draw(st.sampled_from((4, KEYS_IN_MESSAGE)))):

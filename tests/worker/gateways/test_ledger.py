@@ -213,4 +213,4 @@ class Delivery(RuleBasedStateMachine):
 
 
 TestDelivery = Delivery.TestCase
-TestDelivery.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestDelivery.settings = settings(max_examples=200, stateful_step_count=30)

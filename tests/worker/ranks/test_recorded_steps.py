@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 from torch import Tensor
 
@@ -40,7 +39,6 @@ class Watched(RankProcesses):
         super().launch(plan, recorded)
 
 
-@pytest.mark.timeout(240)
 def test_two_ranks_give_the_references_tokens_by_recorded_steps(tmp_path: Path) -> None:
     """Experts and attention; a recorded step has padding rows, which ranks sum as well."""
     model = VARIANTS["qwen3-moe"]()

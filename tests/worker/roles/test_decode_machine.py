@@ -267,4 +267,4 @@ class DecodeMachine(PolicyMachine):
 
 
 TestDecodePolicy = DecodeMachine.TestCase
-TestDecodePolicy.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDecodePolicy.settings = settings(max_examples=100, stateful_step_count=40)

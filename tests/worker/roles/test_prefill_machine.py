@@ -205,4 +205,4 @@ class PrefillMachine(PolicyMachine):
 
 
 TestPrefillPolicy = PrefillMachine.TestCase
-TestPrefillPolicy.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestPrefillPolicy.settings = settings(max_examples=100, stateful_step_count=40)

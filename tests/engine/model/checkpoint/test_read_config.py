@@ -17,6 +17,7 @@ from engine.model.families.reading import checked, word_of
 from engine.model.families.registry import SUPPORTED_ARCHITECTURES
 from launcher.options import ROOT
 from tests.variants import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
+from tests.waiting import DEADLINE_S
 
 LLAMA = {**SIZES, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN2 = {**SIZES, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
@@ -210,5 +211,5 @@ def test_a_type_that_transformers_does_not_know_is_read_as_its_twin(tmp_path: Pa
 def test_a_process_that_reads_a_config_loads_no_code_of_models(tmp_path: Path) -> None:
     """It reads the same as a process that has loaded it, and finds it where it needs it later."""
     command = [sys.executable, "-c", FIRST_READ, str(write(tmp_path, LLAMA))]
-    out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE_S).stdout
     assert out == f"{read_config(tmp_path)}\n[]\nTrue\n"

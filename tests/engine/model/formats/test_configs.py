@@ -57,7 +57,7 @@ def put(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     return [put(each, path[1:], other) if index == path[0] else each for index, each in enumerate(value)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(BASES).flatmap(lambda base: st.tuples(st.just(base), st.sampled_from(places(base)), VALUES)))
 def test_any_value_anywhere_is_read_or_refused(drawn: tuple[dict[str, Any], tuple[Any, ...], Any]) -> None:
     base, path, value = drawn

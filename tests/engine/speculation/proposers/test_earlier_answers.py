@@ -106,4 +106,4 @@ class Apart(RuleBasedStateMachine):
 
 
 TestApart = Apart.TestCase
-TestApart.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestApart.settings = settings(max_examples=60, stateful_step_count=40)

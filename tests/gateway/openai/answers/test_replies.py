@@ -98,13 +98,13 @@ def same(make: Callable[[], Shaper], reads: Sequence[Sequence[Part]], choice: in
     return count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(READS, st.sampled_from([{}, {"n": 3}, {"stream_options": {"include_usage": True}}, {"return_token_ids": True}]))
 def test_chats(reads: list[list[Part]], more: dict[str, object]) -> None:
     same(partial(chat, **more), reads, choice=2 if "n" in more else 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(READS)
 def test_completions(tokenizer: ModelTokenizer, reads: list[list[Part]]) -> None:
     same(partial(completion, tokenizer), reads)

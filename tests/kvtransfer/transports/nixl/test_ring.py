@@ -17,11 +17,11 @@ from kvtransfer.transports.nixl import agents as nixl_agents
 from kvtransfer.transports.nixl.agents import NixlAgents, library_settings
 from kvtransfer.transports.nixl.landings import NixlLanding, NixlLandings
 from kvtransfer.transports.nixl.ring import NixlError, NixlRing
+from tests.waiting import DEADLINE_S
 
 RING_BYTES = 1 << 20
 TOKEN = "0123456789abcdef" * 2
 LISTENING = "0A"  # a state in /proc/net/tcp
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ class Ends:
             view[:] = text[at : at + len(view)]
             at += len(view)
         there = self.writer.write([(offset, len(text))])
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + DEADLINE_S
         while not there:
             assert time.monotonic() < end
             self.reader.progress()
@@ -74,7 +74,7 @@ async def test_nothing_writes_into_a_ring_that_is_closed(agents: NixlAgents) -> 
     found = bytes(kept)
 
     def written() -> None:
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
             ends.writer.write([])
 
@@ -96,7 +96,7 @@ async def test_a_landing_admits_a_writer_that_says_its_token(agents: NixlAgents,
     writer = await agents.call(NixlRing, agents, RING_BYTES)
     await agents.call(writer.connect, landing.memory, bytes.fromhex(token))
     there = await agents.call(writer.write, [(0, 100)])
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(DEADLINE_S):
         while not there:  # the token came before
             await asyncio.sleep(0)
             there = await agents.call(writer.write, [])
