@@ -84,13 +84,13 @@ class Executor:
             return
         with torch.inference_mode(), device_errors():
             self.engine.peers.move(moves)
-            self.engine.pool.move(moves, self.engine.group.collective.meet)
+            self.engine.pool.move(moves, self.engine.group.collective.barrier)
 
     def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:
         """Puts accepted tree KV into text order. Raises `DeviceError` as `move` does."""
         with torch.inference_mode(), device_errors():
             self.engine.peers.move_tokens(moves)
-            self.engine.pool.move_tokens(moves, self.engine.group.collective.meet)
+            self.engine.pool.move_tokens(moves, self.engine.group.collective.barrier)
 
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
@@ -159,7 +159,7 @@ class Executor:
             began = time.perf_counter()
             self.engine.peers.propose(result)
             found = self._proposer.propose(step.plan, result, step.hidden)
-            self.engine.group.collective.meet()  # KV may land now, on other ranks too
+            self.engine.group.collective.barrier()  # KV may land now, on other ranks too
             proposed = {index: self._proposal(step.plan.works[index], each) for index, each in found.items()}
             seconds = result.proposing + time.perf_counter() - began
             return structs.replace(result, proposed=proposed, proposing=seconds)
@@ -168,7 +168,7 @@ class Executor:
         if isinstance(found, Proposal):
             return found
         # Typical acceptance reads draft tokens at the launch, and other ranks read them in the plan.
-        waits = self.engine.launch_depth == 1 or self._typical or self.engine.group.is_cut
+        waits = self.engine.launch_depth == 1 or self._typical or self.engine.group.is_divided
         return Proposal(list(found)) if waits else self._pending.proposal(work, found)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:

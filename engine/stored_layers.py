@@ -26,16 +26,16 @@ class StoredLayers:
 
     def stored(self, plan: StepPlan, layer: int) -> None:
         """Records that this rank has stored a layer's KV."""
-        if not self._group.is_cut:
+        if not self._group.is_divided:
             self._tell(plan, layer)
         elif layer:  # the layer before ended in a sum, so that all ranks have stored it
             self._tell(plan, layer - 1)
 
     def end(self, plan: StepPlan, last: int, *, is_summed: bool) -> None:
         """Records that the step has stored its `last` layer; without a sum behind that layer, the ranks meet first."""
-        if self._group.is_cut:
+        if self._group.is_divided:
             if not is_summed:
-                self._group.collective.meet()
+                self._group.collective.barrier()
             self._tell(plan, last)
 
     def _tell(self, plan: StepPlan, layer: int) -> None:

@@ -102,7 +102,7 @@ class Transformer(Generic[Step]):
         """Returns logits `[rows, vocab]` of hidden states from `forward`."""
         config, group = self._config, self._group
         assert self._head is not None, "logits of a model without a head"
-        logits = group.collective.gather(self._head(hidden), group.shard.lengths(config.vocab_size))
+        logits = group.collective.all_gather(self._head(hidden), group.shard.lengths(config.vocab_size))
         if config.logits_scale != 1.0:
             logits *= config.logits_scale
         if config.logits_softcap:

@@ -26,7 +26,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from contracts.errors import RankError
-from engine.parallel.rank_group import NoRoom
+from engine.parallel.rank_group import NoSharedBuffers
 from engine.parallel.shard import Shard
 from engine.parallel.sums import tree_sum
 
@@ -52,7 +52,7 @@ class MeetingFile(Struct, frozen=True):
     deterministic: bool = True  # else sums are the backend's own
 
 
-class DistributedCollective(NoRoom):
+class DistributedCollective(NoSharedBuffers):
     """Sums, gathers and broadcasts tensors of one device: with NCCL of this process's first GPU."""
 
     def __init__(self, shard: Shard, meeting: MeetingFile, silence_s: float = SILENCE_S) -> None:
@@ -60,7 +60,7 @@ class DistributedCollective(NoRoom):
         os.environ.setdefault(LOOPBACK_VARIABLE, LOOPBACK_INTERFACE)
         self._shard = shard
         self._deterministic = meeting.deterministic
-        self._mark = torch.zeros(1, dtype=torch.uint8, device="cuda" if meeting.backend == "nccl" else "cpu")
+        self._token = torch.zeros(1, dtype=torch.uint8, device="cuda" if meeting.backend == "nccl" else "cpu")
         untyped: Any = dist  # the package does not export its stores to type checkers
         store = untyped.FileStore(meeting.path, shard.ranks)
         with _exchanging():
@@ -72,8 +72,7 @@ class DistributedCollective(NoRoom):
                 timeout=timedelta(seconds=silence_s),
             )
 
-    def sum(self, own: Tensor) -> Tensor:
-        """Returns the sum of all ranks' tensors of one shape; if it is not deterministic, it may be in `own`."""
+    def all_reduce(self, own: Tensor) -> Tensor:
         if not self._deterministic:
             total = own.contiguous()
             with _exchanging():
@@ -81,37 +80,34 @@ class DistributedCollective(NoRoom):
             return total
         ranks, flat = self._shard.ranks, own.reshape(-1)
         if own.nbytes <= FEW_BYTES or own.numel() % ranks:
-            return self._added(self._all(flat).view(ranks, -1), own.dtype).view(own.shape)
-        theirs = torch.empty_like(flat)
+            return self._added(self._gathered(flat).view(ranks, -1), own.dtype).view(own.shape)
+        received = torch.empty_like(flat)
         with _exchanging():
-            dist.all_to_all_single(theirs, flat)
-        return self._all(self._added(theirs.view(ranks, -1), own.dtype)).view(own.shape)
+            dist.all_to_all_single(received, flat)
+        return self._gathered(self._added(received.view(ranks, -1), own.dtype)).view(own.shape)
 
-    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
-        """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
+    def all_gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         rows, most = len(own), max(widths)
         padded = own.contiguous() if own.shape[1] == most else own.new_zeros((rows, most))
         if own.shape[1] != most:
             padded[:, : own.shape[1]] = own
-        found = self._all(padded.view(-1)).view(self._shard.ranks, rows, most)
+        found = self._gathered(padded.view(-1)).view(self._shard.ranks, rows, most)
         return torch.cat([columns[:, :width] for columns, width in zip(found, widths, strict=True)], 1)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
         received = tensor.contiguous()
         with _exchanging():
             dist.broadcast(received, 0)
         return received
 
-    def meet(self) -> None:
-        """Lets this rank's stream go on when all ranks' streams have come here; on a GPU the host does not wait."""
-        self._all(self._mark)
+    def barrier(self) -> None:
+        self._gathered(self._token)
 
     def close(self) -> None:
         dist.destroy_process_group()
 
-    def _all(self, own: Tensor) -> Tensor:
-        """Returns the numbers of all ranks, rank 0's first."""
+    def _gathered(self, own: Tensor) -> Tensor:
+        """Returns the values of all ranks, rank 0's first."""
         found = own.new_empty(self._shard.ranks * own.numel())
         with _exchanging():
             ALL_GATHER(found, own)

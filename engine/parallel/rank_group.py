@@ -1,4 +1,4 @@
-"""The ranks that compute one model together, and what they tell each other during a step."""
+"""The tensor-parallel ranks that compute one model together, and the collective operations between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,74 +12,75 @@ from engine.parallel.shard import Shard
 class Collective(Protocol):
     """Operations that all ranks begin in the same order. Raises `RankError` if a rank is gone or hangs."""
 
-    def sum(self, own: Tensor) -> Tensor:
-        """Returns the sum of all ranks' tensors of one shape. It may be `own`, and is the same on all ranks.
+    def all_reduce(self, own: Tensor) -> Tensor:
+        """Returns the sum of all ranks' tensors `own`, which have one shape; the result may be in the memory of `own`.
 
-        It is added as in `engine.parallel.sums`, unless ranks on GPUs are not asked for deterministic sums.
+        All ranks get the same bits. The order of additions is that of `engine.parallel.sums`, except on GPUs without
+        `--deterministic`.
         """
         ...
 
-    def room(self, numbers: int) -> Tensor | None:
-        """Returns memory for this rank's fp32 part of the next sum, which other ranks read there.
+    def shared_buffer(self, numbers: int) -> Tensor | None:
+        """Returns memory `[numbers]`, fp32, that the other ranks can read, for this rank's part of the next sum.
 
-        None: there is no such memory for this many numbers, and `sum` takes the part from any memory.
+        None: ranks share no memory, or not for so many numbers; then only `all_reduce` can sum.
         """
         ...
 
-    def parts(self, numbers: int) -> list[Tensor]:
-        """Returns all ranks' parts, which each has put in its `room`; they are valid until the next operation."""
+    def shared_parts(self, numbers: int) -> list[Tensor]:
+        """Waits until all ranks have filled their shared buffers; returns these, valid until the next operation."""
         ...
 
-    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
-        """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
+    def all_gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
+        """Returns all ranks' columns side by side, `[rows, sum(widths)]`; `own` is `[rows, widths[rank]]`."""
         ...
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
+        """Returns rank 0's tensor on every rank; the other ranks give a tensor of its shape and format."""
         ...
 
-    def meet(self) -> None:
-        """Waits until all ranks have called this, and all that they did before is done."""
+    def barrier(self) -> None:
+        """Waits until all ranks have called this, and their work before it is done; on a GPU the stream waits."""
         ...
 
 
-class NoRoom:
-    """Base of collectives whose ranks cannot read each other's memory."""
+class NoSharedBuffers:
+    """The part of a `Collective` whose ranks cannot read each other's memory."""
 
-    def room(self, numbers: int) -> Tensor | None:
+    def shared_buffer(self, numbers: int) -> Tensor | None:
         return None
 
-    def parts(self, numbers: int) -> list[Tensor]:
-        raise AssertionError("there is no room of which another rank reads")
+    def shared_parts(self, numbers: int) -> list[Tensor]:
+        raise AssertionError("these ranks share no memory")
 
 
-class Alone(NoRoom):
+class SingleRank(NoSharedBuffers):
     """The collective of a single rank."""
 
-    def sum(self, own: Tensor) -> Tensor:
+    def all_reduce(self, own: Tensor) -> Tensor:
         return own
 
-    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
+    def all_gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         return own
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         return
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """This rank's shard, and the way to the other ranks."""
+    """This rank's shard of the model, and its collective operations with the other ranks."""
 
     shard: Shard
     collective: Collective
 
     @property
-    def is_cut(self) -> bool:
+    def is_divided(self) -> bool:
         """Returns whether the model is divided among several ranks."""
         return self.shard.ranks > 1
 
 
-ONE_RANK = RankGroup(Shard(), Alone())
+ONE_RANK = RankGroup(Shard(), SingleRank())

@@ -14,11 +14,11 @@ class Shard(Struct, frozen=True):
     ranks: int = 1
 
     def part(self, count: int) -> slice:
-        """Returns this rank's range of `count` neighbours; ranges differ in length by at most one."""
+        """Returns this rank's range of `count` items; the ranks' ranges differ in length by at most one."""
         return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
     def lengths(self, count: int) -> list[int]:
-        """Returns the lengths of all ranks' ranges of `count` neighbours."""
+        """Returns the lengths of all ranks' ranges of `count` items."""
         return [length(Shard(rank, self.ranks).part(count)) for rank in range(self.ranks)]
 
     def kv_heads(self, count: int) -> slice:
@@ -29,8 +29,8 @@ class Shard(Struct, frozen=True):
         return slice(first, first + 1)
 
 
-def times(part: slice, width: int) -> slice:
-    """Returns the range of numbers of a range of neighbours that have `width` numbers each."""
+def scaled(part: slice, width: int) -> slice:
+    """Returns the range of values of a range of items, each of which has `width` values."""
     return slice(part.start * width, part.stop * width)
 
 

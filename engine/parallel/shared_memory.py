@@ -76,11 +76,8 @@ class SharedMemoryCollective:
         self._spins = {rank: _Spin() for rank in self._sockets}
         self._exchanges = 0
 
-    def sum(self, own: Tensor) -> Tensor:
-        """Returns the sum of all ranks' tensors of one shape, added as in `engine.parallel.sums`, in place.
-
-        In new memory, whose pages the system clears, sums of 2 MiB took ten times as long.
-        """
+    def all_reduce(self, own: Tensor) -> Tensor:
+        """Writes the sum into `own`: in new memory, whose pages the system clears, 2 MiB took ten times as long."""
         total = own.contiguous().view(-1)
         step = SLOT_BYTES // own.itemsize
         for begin in range(0, len(total), step):
@@ -89,16 +86,15 @@ class SharedMemoryCollective:
             tree_sum([each.float() for each in found], piece)
         return total.view(own.shape)
 
-    def room(self, numbers: int) -> Tensor | None:
+    def shared_buffer(self, numbers: int) -> Tensor | None:
         if numbers * torch.float32.itemsize > SLOT_BYTES:
             return None
         return self._next_slot().view(torch.float32)[:numbers]
 
-    def parts(self, numbers: int) -> list[Tensor]:
+    def shared_parts(self, numbers: int) -> list[Tensor]:
         return self._exchange(self._next_slot().view(torch.float32)[:numbers], [numbers] * self._shard.ranks)
 
-    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
-        """Concatenates all ranks' columns: `[rows, sum(widths)]` of `own` `[rows, widths[rank]]`."""
+    def all_gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         joined = own.new_empty((len(own), sum(widths)))
         rows = SLOT_BYTES // (max(widths) * own.itemsize)
         for begin in range(0, len(own), rows):
@@ -109,7 +105,6 @@ class SharedMemoryCollective:
         return joined
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Returns rank 0's tensor on every rank; all ranks give a tensor of its shape and format."""
         given, received = tensor.reshape(-1), torch.empty(tensor.numel(), dtype=tensor.dtype)
         step, others = SLOT_BYTES // tensor.itemsize, [0] * (self._shard.ranks - 1)
         for begin in range(0, len(given), step):
@@ -118,8 +113,7 @@ class SharedMemoryCollective:
             received[begin : begin + step] = self._exchange(own, [len(piece), *others])[0]
         return received.view(tensor.shape)
 
-    def meet(self) -> None:
-        """Waits until all ranks have called this."""
+    def barrier(self) -> None:
         self._exchange(self._memory[:0], [0] * self._shard.ranks)
 
     def close(self) -> None:
@@ -146,7 +140,7 @@ class SharedMemoryCollective:
         return [slot[: count * own.itemsize].view(own.dtype) for slot, count in zip(slots, counts, strict=True)]
 
     def _wait_for(self, rank: int, peer: socket.socket) -> None:
-        """Takes a byte that another rank sends. Raises `RankError` if it has ended, or sends none in time."""
+        """Receives the byte of another rank. Raises `RankError` if it has ended, or sends none in time."""
         try:
             woken = self._spins[rank].look(peer)
             if woken is None:

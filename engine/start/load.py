@@ -77,7 +77,7 @@ def load_engine(
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     if loaded.pooler is not None:
         config = of_pooled(config, loaded, loaded.pooler)
-    if group.is_cut:  # ranks share what is asked for; on a CPU all of their blocks are in this machine's memory
+    if group.is_divided:  # ranks share what is asked for; on a CPU all of their blocks are in this machine's memory
         of_all, ranks = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0), group.shard.ranks
         config = structs.replace(config, kv_memory=of_all // ranks, host_kv_memory=config.host_kv_memory // ranks)
     proposer = load_proposer(config, loaded, progress, open_weights)
@@ -158,7 +158,7 @@ def _size_pool(
     kept += proposer.own_kv_bytes
     kept += proposer.warm_up(progress)  # takes the memory of the draft's steps before the rest is shared out
     device = loaded.backend.device
-    if loaded.group.is_cut and device.type == "cuda":  # all ranks have the blocks that fit on the fullest GPU
+    if loaded.group.is_divided and device.type == "cuda":  # all ranks have the blocks that fit on the fullest GPU
         kept += max(0, device_memory(device).spare(config.gpu_memory_utilization) - loaded.peers.least_spare())
     spec = proposer.with_kv_of_draft(loaded.spec)
     counts = blocks_that_fit(config, spec, device, load, kept)
@@ -187,7 +187,7 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
         what = f"do not multiply {' and '.join(missing)} weights, which are dequantized to {dtype_name(backend.dtype)}"
         LOG.info("%s operators %s", backend.name, what)
     ranks = ""
-    if engine.group.is_cut:
+    if engine.group.is_divided:
         count = engine.group.shard.ranks
         each = format_bytes(memory.weights_bytes // count), format_bytes(memory.kv_pool_bytes // count)
         ranks = f", {count} ranks, each with {each[0]} of the weights and {each[1]} of the KV pool,"

@@ -21,11 +21,11 @@ from engine.model.checkpoint.read_config import read_config
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import ModelConfig, computation
 from engine.model.config_files import read_json
-from engine.model.cut import cut_config, refuse_width
 from engine.model.families.family import ModelNames
 from engine.model.families.registry import names_of, served_architecture
 from engine.model.layers.adapted import Adapting
 from engine.model.layers.linear_factory import LinearFactory
+from engine.model.sharding import refuse_width, shard_config
 from engine.model.transformer import Transformer
 from engine.parallel.rank_group import ONE_RANK, RankGroup
 from engine.pooling import Pooler, of_head, of_tokens
@@ -79,7 +79,7 @@ def load_model(
 
         LOG.info("%s: transformers' own forward pass, of whole texts: %s", directory.name, ours)
         return load_encoder(config, directory, pooling, device, choose_dtype(config.dtype, device), progress)
-    if group.is_cut:
+    if group.is_divided:
         raise ConfigError("tensor_parallel", group.shard.ranks, f"transformers' own code runs on one rank: {ours}")
     if proposing(config) == "eagle":
         where = "cannot draft for a model computed by transformers' own code"
@@ -98,7 +98,7 @@ def load_model(
 
 def refuse_beside_pooling(config: EngineConfig, group: RankGroup) -> None:
     """Raises `ConfigError` for settings that a model of vectors or scores does not have."""
-    if group.is_cut:
+    if group.is_divided:
         raise ConfigError("tensor_parallel", group.shard.ranks, "a model of vectors or scores runs on one rank")
     if proposing(config) != "none":
         raise ConfigError("speculation", config.speculation, "a model of vectors or scores draws no tokens")
@@ -152,7 +152,7 @@ def _load_ours(
     if head_config is not None:
         with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
     refuse_width(with_head, group.shard.ranks)
-    of_rank = cut_config(with_head, group.shard)
+    of_rank = shard_config(with_head, group.shard)
     backend = choose(config, device, dtype, of_rank)
     checkpoint = open_weights(directory)
     parameters = checkpoint.parameters()
@@ -206,7 +206,7 @@ def _load_ours(
         head=head,
         most_sequences=config.max_sequences,
         group=group,
-        whole_spec=whole_spec if group.is_cut else None,
+        whole_spec=whole_spec if group.is_divided else None,
         pooler=pooler,
     )
 

@@ -81,7 +81,7 @@ class RankExecutor(Executor):
             if self._proposer is not None:  # else the whole proposer is on rank 0
                 plan, hidden = next(step for step in self._followed if step[0].step == result.step)
                 self._proposer.propose(plan, result, hidden)
-            self.engine.group.collective.meet()
+            self.engine.group.collective.barrier()
 
 
 def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: socket.socket) -> None:

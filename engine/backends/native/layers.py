@@ -1,6 +1,6 @@
 """Runs the transformer's layers in native code: two calls for each layer, in buffers kept from step to step.
 
-Ranks add their parts of a layer's two outputs between calls.
+Tensor-parallel ranks sum the outputs of attention and of the MLP between the calls.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ from engine.backends.native.library import (
     Rotation,
     StepArguments,
 )
-from engine.backends.native.linear_layers.adapted import AdapterRoom, NativeAdapted
-from engine.backends.native.linear_layers.experts import ExpertsBuffers, layer_arguments, own_linear
+from engine.backends.native.linear_layers.adapted import AdapterBuffers, NativeAdapted
+from engine.backends.native.linear_layers.experts import ExpertsBuffers, layer_arguments, local_linear
 from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.batch import Batch
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig, heads_of
@@ -35,7 +35,7 @@ from engine.model.layers.dense import DenseWeights
 from engine.model.layers.experts import ExpertsWeights
 from engine.model.layers.latent import LatentWeights
 from engine.model.layers.layer import HeadWeights, LayerWeights
-from engine.model.layers.ranks import RankExperts, SummedLinear
+from engine.model.layers.tensor_parallel import ParallelExperts, RowParallelLinear
 from engine.model.model import Stored
 from engine.model.rope import Rope, inverse_frequencies
 
@@ -57,14 +57,14 @@ class NativeLayers:
         self._first = first  # of the pool's layers
         self._layers = layers  # keeps the weights alive
         self._shapes = [layer.config for layer in layers]  # of this rank
-        self._is_cut = any(isinstance(layer.attention.output, SummedLinear) for layer in layers)
+        self._is_divided = any(isinstance(layer.attention.output, RowParallelLinear) for layer in layers)
         self._arguments = [_arguments(layer, config.ropes, dtype) for layer in layers]
         for product, then in pairwise(product for layer in self._arguments for product in _products(layer)):
             product.then = _first(then)
         self._frequencies = [inverse_frequencies(rope) for rope in config.ropes]
         self._rotations = (Rotation * len(config.ropes))(*(Rotation(dim=rope.dim) for rope in config.ropes))
-        self._adapters = _adapter_room(layers, dtype)
-        self._room: dict[str, Tensor] = {}
+        self._adapters = _adapter_buffers(layers, dtype)
+        self._buffers: dict[str, Tensor] = {}
         self._step = StepArguments(DTYPE_CODES[dtype], eps=config.norm_eps, rotations=self._rotations)
         self._reserve(1)
 
@@ -84,10 +84,10 @@ class NativeLayers:
             native.baton_layer_store(layer, arguments, index == 0, pool)
             stored(self._first + index)
             rows = len(batch.logit_rows) if index == last else len(hidden)
-            room = self._aim(self._layers[index].attention.output, rows)
+            buffer = self._use_shared_buffer(self._layers[index].attention.output, rows)
             native.baton_layer_attend(layer, arguments, index == last, pool)
-            if self._is_cut:
-                self._sum_parts(index, rows, room)
+            if self._is_divided:
+                self._reduce_and_compute_mlp(index, rows, buffer)
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
         kind, eps = DTYPE_CODES[self._dtype], self._config.norm_eps
@@ -95,70 +95,73 @@ class NativeLayers:
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
 
-    def _aim(self, linear: NativeLinear | SummedLinear | None, rows: int) -> Tensor | None:
-        """Has the next product of this layer put its result into memory of all ranks, and returns that, if it can.
+    def _use_shared_buffer(self, linear: NativeLinear | RowParallelLinear | None, rows: int) -> Tensor | None:
+        """Lets the next call of the operators write the output of `linear` into a buffer that all ranks can read.
 
-        Else the result goes into `change`.
+        Returns the buffer. Without one the output goes into `change`, and the result is None.
         """
-        room = linear.room(rows, self._config.hidden_size) if isinstance(linear, SummedLinear) else None
-        self._step.part = self._step.change if room is None else room.data_ptr()
-        return room
+        buffer: Tensor | None = None
+        if isinstance(linear, RowParallelLinear):
+            buffer = linear.shared_buffer(rows, self._config.hidden_size)
+        self._step.part = self._step.change if buffer is None else buffer.data_ptr()
+        return buffer
 
-    def _sum_parts(self, index: int, rows: int, room: Tensor | None) -> None:
-        """Ends a layer of which `room`, or `change`, has this rank's part of attention's output."""
+    def _reduce_and_compute_mlp(self, index: int, rows: int, buffer: Tensor | None) -> None:
+        """Ends a layer of several ranks: sums attention's output, in `buffer` or `change`, and computes the MLP."""
         if not rows:
             return
         layer, arguments = self._layers[index], self._step
-        self._sum(layer.attention.output, rows, room)
-        room = self._aim(layer.mlp.down if isinstance(layer.mlp, DenseWeights) else None, rows)
+        self._all_reduce(layer.attention.output, rows, buffer)
+        buffer = self._use_shared_buffer(layer.mlp.down if isinstance(layer.mlp, DenseWeights) else None, rows)
         self._native.baton_layer_mlp(self._arguments[index], arguments, rows)
         if isinstance(layer.mlp, DenseWeights):
-            self._sum(layer.mlp.down, rows, room)
+            self._all_reduce(layer.mlp.down, rows, buffer)
         else:
-            self._sum_experts(layer.mlp, self._arguments[index].experts, rows)
+            self._all_reduce_experts(layer.mlp, self._arguments[index].experts, rows)
         if layer.mlp_post_norm is not None:
             change, norm, width = arguments.change, layer.mlp_post_norm.data_ptr(), self._config.hidden_size
             self._native.baton_add_norm(arguments.format, change, None, norm, rows, width, arguments.eps, change)
 
-    def _sum(self, linear: NativeLinear | SummedLinear, rows: int, room: Tensor | None) -> None:
-        """Puts the sum over all ranks into `change`."""
-        assert isinstance(linear, SummedLinear)
-        if room is not None:
-            parts = linear.parts(room)
-            places = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
-            change = self._step.change
-            self._native.baton_add_parts(self._step.format, places, len(parts), room.numel(), change)
+    def _all_reduce(self, linear: NativeLinear | RowParallelLinear, rows: int, buffer: Tensor | None) -> None:
+        """Writes the sum of all ranks' outputs of `linear` into `change`."""
+        assert isinstance(linear, RowParallelLinear)
+        if buffer is not None:
+            parts = linear.shared_parts(buffer)
+            addresses = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+            self._native.baton_add_parts(self._step.format, addresses, len(parts), buffer.numel(), self._step.change)
             return
-        change, width = self._room["change"].view(-1), self._config.hidden_size
+        change, width = self._buffers["change"].view(-1), self._config.hidden_size
         part = change.view(torch.float32)[: rows * width].view(rows, width)
-        self._put(linear.finished(part, self._dtype))
+        self._store_change(linear.reduced(part, self._dtype))
 
-    def _put(self, sums: Tensor) -> None:
-        """Rounds sums to the model's format, as `change`, where fp32 sums may be already."""
-        change = self._room["change"].view(-1)
+    def _store_change(self, sums: Tensor) -> None:
+        """Rounds `sums` `[rows, hidden]` to the model's format in `change`, whose memory may hold the sums already."""
+        change = self._buffers["change"].view(-1)
         if sums.dtype != self._dtype or sums.data_ptr() != change.data_ptr():
             change[: sums.numel()] = sums.to(self._dtype).view(-1)
 
-    def _sum_experts(self, mlp: ExpertsWeights[NativeLinear], own: Any, rows: int) -> None:
-        """Does the same for a mixture, whose experts and shared expert are summed apart, in one exchange."""
-        assert isinstance(mlp.experts, RankExperts)
-        change, width = self._room["change"].view(-1), self._config.hidden_size
+    def _all_reduce_experts(self, mlp: ExpertsWeights[NativeLinear], experts: Any, rows: int) -> None:
+        """Does the same for a mixture; outputs of the experts and of the shared expert are two sums in one exchange."""
+        assert isinstance(mlp.experts, ParallelExperts)
+        change, width = self._buffers["change"].view(-1), self._config.hidden_size
         count = 1 if mlp.shared is None else 2
         parts = change.view(torch.float32)[: count * rows * width].view(count, rows, width)
-        sums = mlp.experts.summed(parts)
+        sums = mlp.experts.all_reduce(parts)
         if mlp.shared is None:
-            self._put(sums)
+            self._store_change(sums)
             return
-        total, shared = sums[0].clone(), sums[1].to(self._dtype)  # `change` may be where the sums are
-        room = self._step.experts_room
-        self._native.baton_add_shared(own, room, shared.data_ptr(), total.data_ptr(), rows, self._step.change)
+        total, shared = sums[0].clone(), sums[1].to(self._dtype)  # the sums may lie in `change`
+        step = self._step
+        self._native.baton_add_shared(
+            experts, step.experts_buffers, shared.data_ptr(), total.data_ptr(), rows, step.change
+        )
 
     def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
         arguments, tables = self._step, group.tables
         expanding: Sequence[int] = ()
         if isinstance(attention, LatentAttention):
             forms = LatentForms(self._native, batch, group, attention, self._dtype)
-            self._latent_room.take(forms, attention)
+            self._latent_buffers.take(forms, attention)
             expanding = forms.expanding
         arguments.attention = ctypes.pointer(group.prepared(attention, expanding))
         arguments.slots = tables.slots.data_ptr()
@@ -173,7 +176,7 @@ class NativeLayers:
         arguments.adapters = None
         if batch.adapters is not None:
             assert self._adapters is not None
-            arguments.adapters = ctypes.pointer(self._adapters.of(batch.adapters))
+            arguments.adapters = ctypes.pointer(self._adapters.arguments(batch.adapters))
         positions = batch.positions.data_ptr()
         for rope, frequencies, angles in zip(self._config.ropes, self._frequencies, self._rotations, strict=True):
             self._native.baton_angles(
@@ -187,38 +190,38 @@ class NativeLayers:
             )
 
     def _reserve(self, tokens: int) -> None:
-        if self._room and len(self._room["change"]) >= tokens:
+        if self._buffers and len(self._buffers["change"]) >= tokens:
             return
         rows = 1 << (tokens - 1).bit_length()
         widths = dict.fromkeys(("change", "normed"), self._config.hidden_size)
         for layer in dict.fromkeys(self._shapes):
             for name, width in _widths(layer).items():
                 widths[name] = max(width, widths.get(name, 0))
-        if self._is_cut:  # parts are fp32, and the shared expert's are behind those of the experts
+        if self._is_divided:  # fp32 parts, of the experts and then of the shared expert
             shares = any(isinstance(layer.mlp, ExpertsMLP) and layer.mlp.shared for layer in self._shapes)
             widths["change"] *= (1 + shares) * torch.float32.itemsize // self._dtype.itemsize
-        self._room = {name: torch.empty((rows, width), dtype=self._dtype) for name, width in widths.items()}
-        for name, tensor in self._room.items():
+        self._buffers = {name: torch.empty((rows, width), dtype=self._dtype) for name, width in widths.items()}
+        for name, tensor in self._buffers.items():
             setattr(self._step, name, tensor.data_ptr())
         for number, angles in enumerate(self._rotations):
             for name in ("cosine", "sine"):
-                turns = self._room[f"{name} {number}"] = torch.empty((rows, angles.dim // 2))
+                turns = self._buffers[f"{name} {number}"] = torch.empty((rows, angles.dim // 2))
                 setattr(angles, name, turns.data_ptr())
         mixtures = [layer.mlp for layer in self._shapes if isinstance(layer.mlp, ExpertsMLP)]
         if mixtures:
-            self._experts_room = ExpertsBuffers(rows, mixtures, self._config.hidden_size, self._dtype)
-            self._step.experts_room = ctypes.pointer(self._experts_room.arguments)
+            self._experts_buffers = ExpertsBuffers(rows, mixtures, self._config.hidden_size, self._dtype)
+            self._step.experts_buffers = ctypes.pointer(self._experts_buffers.arguments)
         latents = [layer.attention for layer in self._shapes if isinstance(layer.attention, LatentAttention)]
         if latents:
-            self._latent_room = LatentBuffers(rows, latents, self._dtype)
-            self._step.latent_room = ctypes.pointer(self._latent_room.arguments)
+            self._latent_buffers = LatentBuffers(rows, latents, self._dtype)
+            self._step.latent_buffers = ctypes.pointer(self._latent_buffers.arguments)
 
 
-def _adapter_room(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dtype) -> AdapterRoom | None:
+def _adapter_buffers(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dtype) -> AdapterBuffers | None:
     products = [layer.attention.query_key_value for layer in layers if isinstance(layer.attention, HeadWeights)]
     products += [layer.mlp.gate_up for layer in layers if isinstance(layer.mlp, DenseWeights)]
     adapted = next((product for product in products if isinstance(product, NativeAdapted)), None)
-    return AdapterRoom(adapted.adapting, dtype) if adapted is not None else None
+    return AdapterBuffers(adapted.adapting, dtype) if adapted is not None else None
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:
@@ -243,7 +246,7 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     }
     arguments = LayerArguments(
         **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
-        attention_output=own_linear(weights.output).arguments,
+        attention_output=local_linear(weights.output).arguments,
         rotation=-1 if attention.rope is None else ropes.index(attention.rope),
         activation=ACTIVATION_CODES[layer.config.mlp.activation],
     )
@@ -257,7 +260,7 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     if isinstance(mlp, ExpertsWeights):
         arguments.experts = ctypes.pointer(layer_arguments(mlp))
     else:
-        arguments.gate_up, arguments.down = mlp.gate_up.arguments, own_linear(mlp.down).arguments
+        arguments.gate_up, arguments.down = mlp.gate_up.arguments, local_linear(mlp.down).arguments
     return arguments
 
 
@@ -270,7 +273,7 @@ def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear
 
 
 Products = LinearArguments | ExpertsArguments | LatentArguments
-"""One product, or several that are computed at once."""
+"""A matrix product of a layer, or the products of its experts or of latent attention, which one operator computes."""
 
 
 def _products(layer: LayerArguments) -> list[Products]:

@@ -106,7 +106,7 @@ class ExpertsArguments(Structure):
 
 
 class ExpertsBufferArguments(Structure):
-    """Mirrors `struct experts_room` in experts.h: buffers between the operators of a mixture."""
+    """Mirrors `struct experts_buffers` in experts.h: buffers between the operators of a mixture."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("logits", "chosen", "slots", "shares", "shared_shares")),
@@ -138,7 +138,7 @@ class ExpandedSequence(Structure):
 
 
 class LatentBufferArguments(Structure):
-    """Mirrors `struct latent_room` in latent.h: buffers between the operators of latent attention."""
+    """Mirrors `struct latent_buffers` in latent.h: buffers between the operators of latent attention."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("queries", "absorbed", "sums", "vectors", "built")),
@@ -211,8 +211,8 @@ class StepArguments(Structure):
         ("rotations", POINTER(Rotation)),
         ("eps", c_double),
         *((name, c_void_p) for name in ("hidden", "change", "normed", "part", "heads", "attended", "gate_up", "gated")),
-        ("experts_room", POINTER(ExpertsBufferArguments)),
-        ("latent_room", POINTER(LatentBufferArguments)),
+        ("experts_buffers", POINTER(ExpertsBufferArguments)),
+        ("latent_buffers", POINTER(LatentBufferArguments)),
         ("adapters", POINTER(AdaptersArguments)),
     )
 

@@ -37,5 +37,5 @@ def load_dense(
     own = make.group.shard.part(width)
     return DenseWeights(
         gate_up=make.linear(gate_up, [width] * 2, hidden, mlp.bias, adaptable=adaptable, held=[own, own]),
-        down=make.summed(down, hidden, width, width, mlp.bias, scale=scale, adaptable=adaptable),
+        down=make.row_parallel(down, hidden, width, width, mlp.bias, scale=scale, adaptable=adaptable),
     )

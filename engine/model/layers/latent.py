@@ -24,7 +24,7 @@ from engine.model.families.family import LayerNames
 from engine.model.layers.linear import AnyLinear, LatentProducts
 from engine.model.layers.linear_factory import LinearFactory
 from engine.model.rope import halves_order
-from engine.parallel.shard import times
+from engine.parallel.shard import scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def load_latent(
     query_name = names.query_down if rank else names.query
     order, query_order = _orders(attention)
     own_heads = make.group.shard.part(attention.heads)
-    own_queries = times(own_heads, attention.nope_dim + attention.rope_dim)
+    own_queries = scaled(own_heads, attention.nope_dim + attention.rope_dim)
     return LatentWeights(
         down=make.linear(
             [query_name, names.latent_down],
@@ -72,7 +72,7 @@ def load_latent(
         query=make.linear([names.query_up], [queries], rank, order=query_order, held=[own_queries]) if rank else None,
         norm=make.norm(names.latent_norm, latent),
         products=make.latent(names.latent_up, attention),
-        output=make.summed(
+        output=make.row_parallel(
             names.attention_output,
             hidden,
             attention.heads * attention.value_dim,

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from engine.model.config import DenseMLP, ExpertsMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
-from engine.model.cut import cut_layer
 from engine.model.families.family import LayerNames
 from engine.model.layers.dense import DenseWeights, load_dense
 from engine.model.layers.experts import ExpertsWeights, load_experts
@@ -15,7 +14,8 @@ from engine.model.layers.latent import LatentWeights, load_latent
 from engine.model.layers.linear import AnyLinear
 from engine.model.layers.linear_factory import LinearFactory
 from engine.model.rope import halves_order
-from engine.parallel.shard import times
+from engine.model.sharding import shard_layer
+from engine.parallel.shard import scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def load_layer(
         return None if name is None else make.norm(name, config.hidden_size, config.norm_offset)
 
     return LayerWeights(
-        config=cut_layer(layer, make.group.shard),
+        config=shard_layer(layer, make.group.shard),
         attention_norm=norm(names.attention_norm),
         attention=_attention(config, layer.attention, make, names),
         attention_post_norm=norm(names.attention_post_norm),
@@ -105,10 +105,10 @@ def _heads(
             attention.bias,
             order=_output_order(attention),
             adaptable=True,
-            held=[times(own_heads, dim), times(own_kv_heads, dim), times(own_kv_heads, dim)],
+            held=[scaled(own_heads, dim), scaled(own_kv_heads, dim), scaled(own_kv_heads, dim)],
         ),
         query_key_norm=_head_norms(config, attention, make, names) if attention.norm != "none" else None,
-        output=make.summed(
+        output=make.row_parallel(
             names.attention_output,
             hidden,
             queries,

@@ -15,12 +15,16 @@ from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.layers.adapted import Adaptable, AdapterTarget, Adapting
 from engine.model.layers.linear import AnyLinear, Experts, LatentProducts, Linears, LinearWeights
-from engine.model.layers.ranks import PassedOver, RankEmbedding, RankExperts, SummedLinear
+from engine.model.layers.tensor_parallel import (
+    OtherRankTensors,
+    ParallelExperts,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Form, Quantized, Weight, columns, dequantized, rows, stacked, times
 from engine.parallel.rank_group import ONE_RANK, RankGroup
-from engine.parallel.shard import length
-from engine.parallel.shard import times as stretched
+from engine.parallel.shard import length, scaled
 from engine.parallel.sums import WHOLE_SUM, SumOrder, split_sum
 
 EVERY_ROW = slice(None)
@@ -44,7 +48,7 @@ class LinearFactory(Generic[AnyLinear]):
         """Unquantized weights are quantized unless `quantization` is "none".
 
         With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`. Of a model
-        that a `group` of ranks divides, the layers of this rank's shard are made; `engine.model.cut` has the rules.
+        divided among a `group` of ranks, this rank's shard is made, by the rules in `engine.model.sharding`.
         """
         self.adapting = adapting
         self.group = group
@@ -68,26 +72,25 @@ class LinearFactory(Generic[AnyLinear]):
         adaptable: bool = False,
         is_head: bool = False,
         held: Sequence[slice] | None = None,
-        summed: int = 0,
+        sum_unit: int = 0,
     ) -> AnyLinear:
         """Fuses the layers `names`, with `sizes` outputs each, into one layer with concatenated outputs.
 
         A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
         `order`, int64 `[outputs of all]`, is the index in the checkpoint of each of the layer's outputs. `held` are the
-        outputs of each size that this rank holds; None: all. Sums over inputs are split between units of `summed`
-        inputs; 0: nowhere. Raises `ModelError` if a tensor is missing or has another
-        shape.
+        outputs of each size that this rank holds; None: all. A product's sum over inputs may be split at multiples of
+        `sum_unit` inputs; 0: nowhere. Raises `ModelError` if a tensor is missing or has another shape.
         """
         sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
-        chosen = _outputs([size for _, size in sized], sizes, order, held if self.group.is_cut else None)
+        chosen = _outputs([size for _, size in sized], sizes, order, held if self.group.is_divided else None)
         offset = None
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (size,)) for name, size in sized]
             offset = stacked(_changed(offsets, scale, chosen), self._device, self._dtype)
-        given = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
+        read = [self._checkpoint.weight(name, (size, inputs)) for name, size in sized]
         quantization = of_head(self._quantization) if is_head else self._quantization
-        weights = [self._quantized(weight, quantization) for weight in _changed(given, scale, chosen)]
-        sums = self._split(weights[0], inputs, summed) if summed else WHOLE_SUM
+        weights = [self._quantized(weight, quantization) for weight in _changed(read, scale, chosen)]
+        sums = self._split(weights[0], inputs, sum_unit) if sum_unit else WHOLE_SUM
         if not adaptable:
             return self._fused(LinearWeights(weights, offset, order=sums), None)
         own = tuple(len(torch.arange(size)[part]) for (_, size), part in zip(sized, chosen, strict=True))
@@ -95,7 +98,7 @@ class LinearFactory(Generic[AnyLinear]):
         place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY_ROW)
         return self._fused(LinearWeights(weights, offset, order=sums), place)
 
-    def summed(
+    def row_parallel(
         self,
         name: str,
         outputs: int,
@@ -108,29 +111,29 @@ class LinearFactory(Generic[AnyLinear]):
     ) -> AnyLinear:
         """Makes a layer whose inputs, `units` of equal size, are divided among the ranks.
 
-        Its products are summed over all ranks, and multiplied by `scale`. Raises `ModelError` if a tensor is missing,
-        has another shape, or cannot be cut there.
+        The ranks' products are summed, and multiplied by `scale`. Raises `ModelError` if a tensor is missing, has
+        another shape, or a group of its quantization crosses a boundary between ranks.
         """
         group = self.group
-        if not group.is_cut:
+        if not group.is_divided:
             return self.linear(
-                [name], [outputs], inputs, bias, scale=scale, adaptable=adaptable, summed=inputs // units
+                [name], [outputs], inputs, bias, scale=scale, adaptable=adaptable, sum_unit=inputs // units
             )
-        (given,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY_ROW])
+        (whole,) = _changed([self._checkpoint.weight(name, (outputs, inputs))], scale, [EVERY_ROW])
         offset = None
         if bias:
             offsets = [self._checkpoint.tensor(f"{name}.bias", (outputs,))]
             offset = stacked(_changed(offsets, scale, [EVERY_ROW]), self._device, self._dtype)
-        held = stretched(group.shard.part(units), inputs // units)
-        if isinstance(given, Tensor) and self._quantization not in SCALED_BY_OUTPUT:
-            weight = self._quantized(given[:, held], self._quantization)
+        held = scaled(group.shard.part(units), inputs // units)
+        if isinstance(whole, Tensor) and self._quantization not in SCALED_BY_OUTPUT:
+            weight = self._quantized(whole[:, held], self._quantization)
         else:  # an output's scale is that of all its inputs
-            weight = columns(self._quantized(given, self._quantization), held, name)
+            weight = columns(self._quantized(whole, self._quantization), held, name)
         place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY_ROW,), held)
         sums = self._split(weight, inputs, inputs // units)
-        own = self._fused(LinearWeights([weight], order=sums), place if adaptable else None)
-        summed: Any = SummedLinear(own, offset, group.collective)
-        return cast(AnyLinear, summed)
+        local = self._fused(LinearWeights([weight], order=sums), place if adaptable else None)
+        linear: Any = RowParallelLinear(local, offset, group.collective)
+        return cast(AnyLinear, linear)
 
     def _fused(self, weights: LinearWeights, place: AdapterTarget | None) -> AnyLinear:
         """Makes one layer, which adapters may change if it has a `place`."""
@@ -165,18 +168,18 @@ class LinearFactory(Generic[AnyLinear]):
         Raises `ModelError` if it is missing or has another shape.
         """
         heads, nope, width = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
-        held = stretched(self.group.shard.part(heads), width)
+        held = scaled(self.group.shard.part(heads), width)
         weight = dequantized(rows(self._checkpoint.weight(name, (heads * width, attention.latent_rank)), held))
         parts = weight.view(-1, width, attention.latent_rank)
         return self._linears.latent(parts[:, :nope], parts[:, nope:])
 
-    def embedding(self, name: str, tokens: int, hidden: int) -> RankEmbedding:
+    def embedding(self, name: str, tokens: int, hidden: int) -> VocabParallelEmbedding:
         """Loads this rank's part of the embeddings `[tokens, hidden]`.
 
         Raises `ModelError` if the tensor is missing or has another shape.
         """
         held = self._checkpoint.tensor(name, (tokens, hidden))[self.group.shard.part(tokens)]
-        return RankEmbedding(stacked([held], self._device, self._dtype), tokens, self.group)
+        return VocabParallelEmbedding(stacked([held], self._device, self._dtype), tokens, self.group)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Loads a tensor other than a linear layer, in the model's format and on its device.
@@ -192,12 +195,12 @@ class LinearFactory(Generic[AnyLinear]):
         """
         shard = self.group.shard
         held = shard.part(mlp.experts)
-        given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(held.start, held.stop))
-        prepared = (self._prepared(expert, scale) for expert in given)
-        experts = self._linears.experts(mlp, hidden, prepared, held if self.group.is_cut else None)
-        for other in {*range(mlp.experts)} - {*range(held.start, held.stop)}:
-            read(PassedOver(self._checkpoint), prefix, mlp, hidden, other)
-        return RankExperts(experts, held, self.group.collective) if self.group.is_cut else experts
+        numbers = range(held.start, held.stop)
+        prepared = (self._prepared(read(self._checkpoint, prefix, mlp, hidden, each), scale) for each in numbers)
+        experts = self._linears.experts(mlp, hidden, prepared, held if self.group.is_divided else None)
+        for other in {*range(mlp.experts)} - {*numbers}:
+            read(OtherRankTensors(self._checkpoint), prefix, mlp, hidden, other)
+        return ParallelExperts(experts, held, self.group.collective) if self.group.is_divided else experts
 
     def _prepared(self, expert: ExpertTensors, scale: float) -> ExpertTensors:
         def bias(given: Tensor | None, scale: float) -> Tensor | None:

@@ -56,7 +56,7 @@ class MedusaHeads:
         if not self.outputs:
             return model.logits(states.flatten(0, 1))
         own = torch.stack([output(states[:, head]) for head, output in enumerate(self.outputs)], 1).flatten(0, 1)
-        return self.group.collective.gather(own, self.group.shard.lengths(self.vocab))
+        return self.group.collective.all_gather(own, self.group.shard.lengths(self.vocab))
 
     def bytes(self) -> int:
         layers = (self.first, *(block for blocks in self.later for block in blocks), *self.outputs)

@@ -14,7 +14,7 @@ from engine.kv.device_pools import DevicePools
 from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
 from engine.kv.spec import make_spec
-from engine.model.cut import cut_config
+from engine.model.sharding import shard_config
 from engine.parallel.shard import Shard
 from tests.engine.kv.peer_memory import shared_on_device
 from tests.engine.kv.test_rank_pools import BLOCK_COUNT, SOURCES, TARGETS, WHOLE, config_of
@@ -28,7 +28,7 @@ def pools_of(name: str, ranks: int, kv_dtype: KVDtype = "auto") -> tuple[RankPoo
     config = config_of(name)
     pools: list[KVPool] = []
     for rank in range(ranks):
-        spec = make_spec(cut_config(config, Shard(rank, ranks)), torch.float32, 8, "w", kv_dtype)
+        spec = make_spec(shard_config(config, Shard(rank, ranks)), torch.float32, 8, "w", kv_dtype)
         own = pools[0] if pools else None
         pools.append(KVPool(spec, [BLOCK_COUNT], CUDA, ReferenceMover(), ReferenceCodec(), own=own))
     whole = RankPools(pools, make_spec(config, torch.float32, 8, "w", kv_dtype))

@@ -15,8 +15,8 @@ from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
 from engine.kv.spec import make_spec
 from engine.model.config import DenseMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
-from engine.model.cut import cut_config
 from engine.model.rope import Rope
+from engine.model.sharding import shard_config
 from engine.parallel.shard import Shard
 from tests.engine.configs import attention, dense
 
@@ -51,7 +51,7 @@ def cut(whole: KVPool, config: ModelConfig, ranks: int, block_tokens: int, kv_dt
     """Returns pools of ranks with the whole pool's values."""
     pools = []
     for rank in range(ranks):
-        pool = make_pool(cut_config(config, Shard(rank, ranks)), block_tokens, kv_dtype)
+        pool = make_pool(shard_config(config, Shard(rank, ranks)), block_tokens, kv_dtype)
         for number, layer in enumerate(pool.layers):
             attention = config.layers[number].attention
             heads = slice(0, 1)

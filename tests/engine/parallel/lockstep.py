@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.parallel.rank_group import NoRoom
+from engine.parallel.rank_group import NoSharedBuffers
 from engine.parallel.sums import tree_sum
 from tests.engine.simulated_device import HOST, Clock, SimulatedDevice, joined
 from tests.engine.simulated_torch import Operators, Pretence
@@ -100,23 +100,23 @@ class Lockstep:
                     self._hand_over(1)
 
 
-class LockstepCollective(NoRoom):
+class LockstepCollective(NoSharedBuffers):
     """One rank's end."""
 
     def __init__(self, lockstep: Lockstep, rank: int) -> None:
         self._lockstep = lockstep
         self._rank = rank
 
-    def sum(self, own: Tensor) -> Tensor:
+    def all_reduce(self, own: Tensor) -> Tensor:
         return self._made(own, "sum", tree_sum)
 
-    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
+    def all_gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         return self._made(own, "gather", lambda given: torch.cat(list(given), 1))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return self._made(tensor, "broadcast", lambda given: given[0])
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         self._lockstep.exchange(self._rank, torch.empty(0), "meet")
 
     def _made(self, own: Tensor, name: str, make: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:

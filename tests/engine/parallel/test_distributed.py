@@ -36,15 +36,15 @@ collective = DistributedCollective(Shard(rank, ranks), MeetingFile(str(directory
 found = {}
 for name in ROWS:
     for dtype in FORMATS:
-        found["sum", name, dtype] = collective.sum(given_by(rank, name, dtype))
-    found["gather", name] = collective.gather(columns_of(rank, ranks, name), widths_of(ranks))
+        found["sum", name, dtype] = collective.all_reduce(given_by(rank, name, dtype))
+    found["gather", name] = collective.all_gather(columns_of(rank, ranks, name), widths_of(ranks))
     found["broadcast", name] = collective.broadcast(given_by(rank, name, torch.float32))
-collective.meet()
+collective.barrier()
 collective.close()
 collective = DistributedCollective(Shard(rank, ranks), MeetingFile(str(directory / "again"), "gloo", False))
 for name in ROWS:
     for dtype in FORMATS:
-        found["own sum", name, dtype] = collective.sum(given_by(rank, name, dtype))
+        found["own sum", name, dtype] = collective.all_reduce(given_by(rank, name, dtype))
 collective.close()
 torch.save(found, directory / f"{rank}.pt")
 assert all(os.waitpid(process, 0)[1] == 0 for process in others)

@@ -31,7 +31,7 @@ def test_a_sum_is_the_tree_of_all_ranks_in_fp32(ranks: int, dtype: torch.dtype) 
     shapes = [(3, 5), (1,), (7, 0), (LARGE,), *[(2, 3)] * 200]
 
     def sums(group: RankGroup) -> list[Tensor]:
-        return [group.collective.sum(drawn(group.shard.rank, *shape).to(dtype)) for shape in shapes]
+        return [group.collective.all_reduce(drawn(group.shard.rank, *shape).to(dtype)) for shape in shapes]
 
     expected = [
         tree_sum([drawn(rank, *shape).to(dtype).float() for rank in range(ranks)]).to(dtype) for shape in shapes
@@ -47,13 +47,13 @@ def test_ranks_read_parts_in_each_others_rooms(ranks: int) -> None:
     def sums(group: RankGroup) -> list[Tensor]:
         found = []
         for turn in range(200):
-            room = group.collective.room(7)
+            room = group.collective.shared_buffer(7)
             assert room is not None
             room.copy_(drawn(group.shard.rank + turn, 7))
-            found.append(tree_sum(group.collective.parts(7)).clone())
+            found.append(tree_sum(group.collective.shared_parts(7)).clone())
             if turn % 3 == 0:
-                group.collective.meet()
-        assert group.collective.room(LARGE) is None
+                group.collective.barrier()
+        assert group.collective.shared_buffer(LARGE) is None
         return found
 
     expected = [tree_sum([drawn(rank + turn, 7) for rank in range(ranks)]) for turn in range(200)]
@@ -65,7 +65,7 @@ def test_columns_of_uneven_widths_are_gathered() -> None:
     widths, rows = [300, 299, 0, 301], 3_000
 
     def gathered(group: RankGroup) -> Tensor:
-        return group.collective.gather(drawn(group.shard.rank, rows, widths[group.shard.rank]), widths)
+        return group.collective.all_gather(drawn(group.shard.rank, rows, widths[group.shard.rank]), widths)
 
     expected = torch.cat([drawn(rank, rows, width) for rank, width in enumerate(widths)], 1)
     assert all(found.equal(expected) for found in over_shared_memory(4, gathered))
@@ -83,7 +83,7 @@ def test_a_rank_that_hangs_is_named() -> None:
     wires = make_wires(2)
     collective, silent = (SharedMemoryCollective(Shard(rank, 2), wires[rank], silence_s=0.2) for rank in range(2))
     with pytest.raises(RankError, match=r"rank 1 has sent nothing for 0\.2 s"):
-        collective.sum(torch.ones(1))
+        collective.all_reduce(torch.ones(1))
     collective.close()
     silent.close()
 
@@ -102,5 +102,5 @@ def test_a_rank_that_is_killed_is_named_at_once(sent: bytes) -> None:
     process.communicate()
     with pytest.raises(RankError, match="rank 1 has ended"):
         for _ in range(2):
-            collective.sum(torch.ones(1))
+            collective.all_reduce(torch.ones(1))
     collective.close()

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from engine.parallel.rank_group import NoRoom, RankGroup
+from engine.parallel.rank_group import NoSharedBuffers, RankGroup
 from engine.parallel.shard import Shard
 from engine.parallel.shared_memory import SharedMemoryCollective, make_wires
 from engine.parallel.sums import tree_sum
@@ -41,15 +41,15 @@ class Meeting:
         self._barrier.abort()
 
 
-class ThreadCollective(NoRoom):
+class ThreadCollective(NoSharedBuffers):
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting = meeting
         self._rank = rank
 
-    def sum(self, own: Tensor) -> Tensor:
+    def all_reduce(self, own: Tensor) -> Tensor:
         return tree_sum(self._meeting.exchange(self._rank, own)).clone()
 
-    def gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
+    def all_gather(self, own: Tensor, widths: Sequence[int]) -> Tensor:
         parts = self._meeting.exchange(self._rank, own)
         assert [part.shape[1] for part in parts] == list(widths)
         return torch.cat(parts, 1)
@@ -57,7 +57,7 @@ class ThreadCollective(NoRoom):
     def broadcast(self, tensor: Tensor) -> Tensor:
         return self._meeting.exchange(self._rank, tensor)[0].clone()
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         self._meeting.exchange(self._rank, torch.empty(0))
 
 

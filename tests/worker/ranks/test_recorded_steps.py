@@ -23,14 +23,14 @@ class Watched(RankProcesses):
     def watch_sums(self) -> None:
         self.sums: list[int] = []
         collective = self.group.collective
-        add, self._is_recorded = collective.sum, False
+        add, self._is_recorded = collective.all_reduce, False
 
         def counted(own: Tensor) -> Tensor:
             if self._is_recorded:
                 self.sums[-1] += 1
             return add(own)
 
-        collective.sum = counted  # type: ignore[method-assign]
+        collective.all_reduce = counted  # type: ignore[method-assign]
 
     def launch(self, plan: StepPlan, recorded: bool) -> None:
         self._is_recorded = recorded

@@ -13,7 +13,7 @@ from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
 from engine.kv.spec import make_spec
-from engine.model.cut import cut_config
+from engine.model.sharding import shard_config
 from engine.parallel.shard import Shard
 from kvtransfer.digest import payload_digest
 from kvtransfer.transports.pool.channel import PoolChannel
@@ -27,7 +27,7 @@ LAYER = 1
 def shared_pools(name: str, ranks: int) -> RankPools:
     config, pools = config_of(name), []
     for rank in range(ranks):
-        spec = make_spec(cut_config(config, Shard(rank, ranks)), torch.float32, 8, "w")
+        spec = make_spec(shard_config(config, Shard(rank, ranks)), torch.float32, 8, "w")
         device = torch.device("cpu")
         pools.append(KVPool(spec, [BLOCK_COUNT], device, ReferenceMover(), ReferenceCodec(), is_shared=True))
     return RankPools(pools, make_spec(config, torch.float32, 8, "w"))

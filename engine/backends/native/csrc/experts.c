@@ -75,37 +75,39 @@ static long own_number(const struct experts *experts, long chosen)
 }
 
 /* Copies each (token, expert) pair's row to its slot; own expert e has slots begin[e] … begin[e + 1] - 1. */
-static void sort(const struct experts *experts, const struct experts_room *room, const char *x, long tokens, long *begin)
+static void sort(
+    const struct experts *experts, const struct experts_buffers *buffers, const char *x, long tokens, long *begin)
 {
     const long count = experts->own, used = experts->router.used, pairs = tokens * used;
     const long bytes = experts->hidden * (experts->format == FP32 ? 4 : 2);
     long next[MOST_EXPERTS + 1]; /* the last pairs are other ranks' */
     memset(begin, 0, (count + 2) * sizeof *begin);
     for (long pair = 0; pair < pairs; pair++)
-        begin[own_number(experts, room->chosen[pair]) + 1]++;
+        begin[own_number(experts, buffers->chosen[pair]) + 1]++;
     for (long expert = 0; expert <= count; expert++) {
         begin[expert + 1] += begin[expert];
         next[expert] = begin[expert];
     }
     for (long pair = 0; pair < pairs; pair++)
-        room->slots[pair] = next[own_number(experts, room->chosen[pair])]++;
+        buffers->slots[pair] = next[own_number(experts, buffers->chosen[pair])]++;
 #pragma omp parallel for schedule(static) if (pairs * bytes >= 1 << 16)
     for (long pair = 0; pair < pairs; pair++)
-        if (room->slots[pair] < begin[count])
-            memcpy(room->x + room->slots[pair] * bytes, x + pair / used * bytes, bytes);
+        if (buffers->slots[pair] < begin[count])
+            memcpy(buffers->x + buffers->slots[pair] * bytes, x + pair / used * bytes, bytes);
 }
 
 /* The shared expert's y for a token, weighed, plus `total`. */
 INLINE vec with_shared(
-    const struct experts *experts, const struct experts_room *room, long token, const vec y, const vec total)
+    const struct experts *experts, const struct experts_buffers *buffers, long token, const vec y, const vec total)
 {
-    return fused(all(experts->shared_gate ? room->shared_shares[token] : 1), y, total);
+    return fused(all(experts->shared_gate ? buffers->shared_shares[token] : 1), y, total);
 }
 
 /* sum [tokens, hidden] = the token's experts in the first `slots`, weighed, plus the shared expert; fp32 without the
    latter if other ranks have experts, too. */
 INLINE void add_up(
-    enum format format, const struct experts *experts, const struct experts_room *room, long tokens, long slots, void *sum)
+    enum format format, const struct experts *experts, const struct experts_buffers *buffers, long tokens, long slots,
+    void *sum)
 {
     const long hidden = experts->hidden, used = experts->router.used, width = 512, parts = (hidden + width - 1) / width;
 #pragma omp parallel for schedule(static) collapse(2) if (tokens * used * hidden >= WORTH_THREADS)
@@ -115,11 +117,11 @@ INLINE void add_up(
                 const long left = hidden - i;
                 vec split[EXPERT_SPLITS] = {{0}};
                 for (long pair = token * used; pair < (token + 1) * used; pair++) {
-                    if (room->slots[pair] >= slots)
+                    if (buffers->slots[pair] >= slots)
                         continue;
-                    const vec y = load_first(format, room->y, room->slots[pair] * hidden + i, left);
-                    vec *own = split + ((room->chosen[pair] + 1) * EXPERT_SPLITS - 1) / experts->router.experts;
-                    *own = fused(all(room->shares[pair]), y, *own);
+                    const vec y = load_first(format, buffers->y, buffers->slots[pair] * hidden + i, left);
+                    vec *own = split + ((buffers->chosen[pair] + 1) * EXPERT_SPLITS - 1) / experts->router.experts;
+                    *own = fused(all(buffers->shares[pair]), y, *own);
                 }
                 vec total = (split[0] + split[1]) + (split[2] + split[3]);
                 if (experts->partial) {
@@ -128,13 +130,13 @@ INLINE void add_up(
                 }
                 if (experts->shared_down)
                     total = with_shared(
-                        experts, room, token, load_first(format, room->shared_y, token * hidden + i, left), total);
+                        experts, buffers, token, load_first(format, buffers->shared_y, token * hidden + i, left), total);
                 store_first(format, sum, token * hidden + i, total, left);
             }
 }
 
 INLINE void add_shared(
-    enum format format, const struct experts *experts, const struct experts_room *room, const void *shared,
+    enum format format, const struct experts *experts, const struct experts_buffers *buffers, const void *shared,
     const float *sum, long tokens, void *change)
 {
     const long hidden = experts->hidden;
@@ -144,65 +146,67 @@ INLINE void add_shared(
             const long left = hidden - i, at = token * hidden + i;
             const vec y = load_first(format, shared, at, left);
             store_first(
-                format, change, at, with_shared(experts, room, token, y, load_first(FP32, sum, at, left)), left);
+                format, change, at, with_shared(experts, buffers, token, y, load_first(FP32, sum, at, left)), left);
         }
 }
 
 EXPORT void baton_add_shared(
-    const struct experts *experts, const struct experts_room *room, const char *shared, const float *sum, long tokens,
+    const struct experts *experts, const struct experts_buffers *buffers, const char *shared, const float *sum, long tokens,
     char *change)
 {
-    BY_FORMAT(experts->format, add_shared, experts, room, shared, sum, tokens, change);
+    BY_FORMAT(experts->format, add_shared, experts, buffers, shared, sum, tokens, change);
 }
 
 EXPORT void baton_mix(
-    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change)
+    const struct experts *experts, const struct experts_buffers *buffers, const char *x, long tokens, char *change)
 {
     const long format = experts->format, size = format == FP32 ? 4 : 2, hidden = experts->hidden;
     const long width = experts->down->inputs;
-    char *shared_y = experts->partial ? change + tokens * hidden * sizeof(float) : room->shared_y;
+    char *shared_y = experts->partial ? change + tokens * hidden * sizeof(float) : buffers->shared_y;
     long begin[MOST_EXPERTS + 2], count = 0;
     struct product up[MOST_EXPERTS + 1], down[MOST_EXPERTS + 1];
-    sort(experts, room, x, tokens, begin);
+    sort(experts, buffers, x, tokens, begin);
     const long pairs = begin[experts->own];
     for (long expert = 0; expert < experts->own; expert++) {
         const long slot = begin[expert], rows = begin[expert + 1] - slot;
         if (!rows)
             continue;
         up[count] = (struct product){
-            experts->gate_up + expert, room->x + slot * hidden * size, hidden, rows, room->gate_up + slot * 2 * width * size};
+            experts->gate_up + expert, buffers->x + slot * hidden * size, hidden, rows,
+            buffers->gate_up + slot * 2 * width * size};
         down[count++] = (struct product){
-            experts->down + expert, room->gated + slot * width * size, width, rows, room->y + slot * hidden * size};
+            experts->down + expert, buffers->gated + slot * width * size, width, rows,
+            buffers->y + slot * hidden * size};
     }
     if (experts->shared_down) {
         const long inputs = experts->shared_down->inputs;
-        up[count] = (struct product){experts->shared_gate_up, x, hidden, tokens, room->shared_gate_up};
-        down[count++] = (struct product){experts->shared_down, room->shared_gated, inputs, tokens, shared_y};
+        up[count] = (struct product){experts->shared_gate_up, x, hidden, tokens, buffers->shared_gate_up};
+        down[count++] = (struct product){experts->shared_down, buffers->shared_gated, inputs, tokens, shared_y};
     }
     baton_products(up, count, down, count);
-    baton_gate(format, experts->activation, room->gate_up, pairs, width, room->gated);
+    baton_gate(format, experts->activation, buffers->gate_up, pairs, width, buffers->gated);
     if (experts->shared_down)
         baton_gate(
-            format, experts->activation, room->shared_gate_up, tokens, experts->shared_down->inputs,
-            room->shared_gated);
+            format, experts->activation, buffers->shared_gate_up, tokens, experts->shared_down->inputs,
+            buffers->shared_gated);
     const struct product next = {.layer = experts->then, .rows = tokens};
     baton_products(down, count, &next, experts->then != 0);
     if (experts->shared_gate) {
-        small(experts, x, tokens, experts->shared_gate, 1, room->shared_shares);
+        small(experts, x, tokens, experts->shared_gate, 1, buffers->shared_shares);
         for (long token = 0; token < tokens; token++)
-            room->shared_shares[token] = 1 / (1 + expf(-room->shared_shares[token]));
+            buffers->shared_shares[token] = 1 / (1 + expf(-buffers->shared_shares[token]));
     }
-    BY_FORMAT(format, add_up, experts, room, tokens, pairs, change);
+    BY_FORMAT(format, add_up, experts, buffers, tokens, pairs, change);
 }
 
 EXPORT void baton_experts(
-    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change)
+    const struct experts *experts, const struct experts_buffers *buffers, const char *x, long tokens, char *change)
 {
     const long count = experts->router.experts;
-    small(experts, x, tokens, experts->weight, count, room->logits);
+    small(experts, x, tokens, experts->weight, count, buffers->logits);
     for (long token = 0; experts->bias && token < tokens; token++)
         for (long expert = 0; expert < count; expert++)
-            room->logits[token * count + expert] += experts->bias[expert];
-    baton_route(&experts->router, room->logits, tokens, room->chosen, room->shares);
-    baton_mix(experts, room, x, tokens, change);
+            buffers->logits[token * count + expert] += experts->bias[expert];
+    baton_route(&experts->router, buffers->logits, tokens, buffers->chosen, buffers->shares);
+    baton_mix(experts, buffers, x, tokens, change);
 }

@@ -28,8 +28,8 @@ struct experts {
     const struct linear *then;            /* or null: what is multiplied next */
 };
 
-/* Room for a step's tokens. Slots are pairs of a token and an expert of its, sorted by expert, then by token. */
-struct experts_room {
+/* Buffers for a step's tokens. Slots are pairs of a token and an expert of its, sorted by expert, then by token. */
+struct experts_buffers {
     float *logits;           /* [tokens, experts] */
     int32_t *chosen, *slots; /* [tokens, used] */
     float *shares;           /* [tokens, used] */
@@ -42,19 +42,19 @@ struct experts_room {
 /* Chooses experts by `logits` [tokens, experts], which become scores; `chosen` and `shares` are [tokens, used]. */
 EXPORT void baton_route(const struct router *router, float *logits, long tokens, int32_t *chosen, float *shares);
 
-/* change = what the room's chosen experts, and the shared one, give for x; both are [tokens, hidden], contiguous.
+/* change = what the chosen experts in the buffers, and the shared one, give for x; both are [tokens, hidden], contiguous.
    If other ranks have some of the experts, `change` is fp32 instead, twice as long with a shared expert: this rank's
    parts of the experts' sum, and behind them its parts of the shared expert, which are to be added to other ranks'. */
 EXPORT void baton_mix(
-    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
+    const struct experts *experts, const struct experts_buffers *buffers, const char *x, long tokens, char *change);
 
 /* Computes the router's logits, then both of the above. */
 EXPORT void baton_experts(
-    const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
+    const struct experts *experts, const struct experts_buffers *buffers, const char *x, long tokens, char *change);
 
 /* change = `sum` plus the shared expert's `shared`, weighed as by the last call of `baton_mix`; `sum` is fp32. */
 EXPORT void baton_add_shared(
-    const struct experts *experts, const struct experts_room *room, const char *shared, const float *sum, long tokens,
+    const struct experts *experts, const struct experts_buffers *buffers, const char *shared, const float *sum, long tokens,
     char *change);
 
 #endif

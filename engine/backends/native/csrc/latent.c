@@ -71,7 +71,7 @@ static void build(const struct latent *latent, const struct attention *step, con
 }
 
 static void attend_expanded(
-    const struct latent *latent, const struct latent_room *room, const struct expanded_work *expansion,
+    const struct latent *latent, const struct latent_buffers *buffers, const struct expanded_work *expansion,
     const struct attention *step, const struct attention_params *params, const char *queries, long stride, const char *pool,
     char *out)
 {
@@ -81,21 +81,21 @@ static void attend_expanded(
         const char *block = pool + expansion->table[at / step->block] * vector_bytes(step);
         const long tokens = least(step->block, expansion->keys - at);
         if (is_quantized(step))
-            unpack_tokens(step, step->format, block, block, 0, tokens, room->vectors + at * token);
+            unpack_tokens(step, step->format, block, block, 0, tokens, buffers->vectors + at * token);
         else
-            memcpy(room->vectors + at * token, block, tokens * token);
+            memcpy(buffers->vectors + at * token, block, tokens * token);
     }
     for (long at = 0; at < expansion->keys; at += own->block)
         build(
-            latent, own, room->vectors + at * token, least(own->block, expansion->keys - at),
-            room->built + at * latent->heads * 2 * own->dim * size);
+            latent, own, buffers->vectors + at * token, least(own->block, expansion->keys - at),
+            buffers->built + at * latent->heads * 2 * own->dim * size);
     baton_attend(
-        own, params, queries + expansion->rows.first * stride * size, stride, room->built,
+        own, params, queries + expansion->rows.first * stride * size, stride, buffers->built,
         out + expansion->rows.first * latent->heads * latent->value_dim * size);
 }
 
 void latent_attend(
-    const struct latent *latent, const struct latent_room *room, const struct attention *step,
+    const struct latent *latent, const struct latent_buffers *buffers, const struct attention *step,
     const struct attention_params *params, const struct rotation *rotation, char *down, long stride, long tokens,
     const void *pool, char *out)
 {
@@ -103,22 +103,22 @@ void latent_attend(
     const long rank = latent->latent_rank, width = rank + latent->rope_dim, size = latent->format == FP32 ? 4 : 2;
     char *queries = down;
     if (latent->query) {
-        baton_linear(latent->query, down, stride, tokens, room->queries);
-        queries = room->queries;
+        baton_linear(latent->query, down, stride, tokens, buffers->queries);
+        queries = buffers->queries;
         stride = heads * query;
     }
     const struct heads rotated = {heads, 0, query, stride, tokens, NOT_NORMED, 0, 0};
     baton_rotate(latent->format, &rotated, rotation, queries + nope * size); /* the last numbers of each */
-    for (long i = 0; i < room->absorbing_count; i++) {
-        place_rotated(latent, queries, stride, room->absorbing[i], room->absorbed);
-        multiply_heads(latent, latent->keys, queries, stride, query, room->absorbing[i], room->absorbed, width, 0);
+    for (long i = 0; i < buffers->absorbing_count; i++) {
+        place_rotated(latent, queries, stride, buffers->absorbing[i], buffers->absorbed);
+        multiply_heads(latent, latent->keys, queries, stride, query, buffers->absorbing[i], buffers->absorbed, width, 0);
     }
-    if (room->absorbing_count)
-        baton_attend(step, params, room->absorbed, heads * width, pool, room->sums);
-    for (long i = 0; i < room->absorbing_count; i++)
+    if (buffers->absorbing_count)
+        baton_attend(step, params, buffers->absorbed, heads * width, pool, buffers->sums);
+    for (long i = 0; i < buffers->absorbing_count; i++)
         multiply_heads(
-            latent, latent->values, room->sums, heads * rank, rank, room->absorbing[i], out, latent->value_dim,
+            latent, latent->values, buffers->sums, heads * rank, rank, buffers->absorbing[i], out, latent->value_dim,
             latent->then);
-    for (long i = 0; i < room->expansion_count; i++)
-        attend_expanded(latent, room, room->expansions + i, step, params, queries, stride, pool, out);
+    for (long i = 0; i < buffers->expansion_count; i++)
+        attend_expanded(latent, buffers, buffers->expansions + i, step, params, queries, stride, pool, out);
 }

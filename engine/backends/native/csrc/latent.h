@@ -31,8 +31,8 @@ struct expanded_work {
     const struct attention *attention;  /* over [keys / its block, heads, 2, its block, nope_dim + rope_dim] */
 };
 
-/* Room for a step's tokens, and how they attend. */
-struct latent_room {
+/* Buffers for a step's tokens, and how they attend. */
+struct latent_buffers {
     char *queries;  /* [tokens, heads, nope_dim + rope_dim] */
     char *absorbed; /* [tokens, heads, latent_rank + rope_dim] */
     char *sums;     /* [tokens, heads, latent_rank] */
@@ -52,7 +52,7 @@ void latent_finish(
 /* Attends from the queries of `tokens`, which `down` begins with, to `pool`: `out` is [tokens, heads, value_dim]. The
    queries, or what they come from, may be overwritten. */
 void latent_attend(
-    const struct latent *latent, const struct latent_room *room, const struct attention *step,
+    const struct latent *latent, const struct latent_buffers *buffers, const struct attention *step,
     const struct attention_params *params, const struct rotation *rotation, char *down, long stride, long tokens,
     const void *pool, char *out);
 

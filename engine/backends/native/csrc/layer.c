@@ -38,8 +38,8 @@ struct step {
     char *heads;                      /* [tokens, heads + 2 x kv_heads, dim] */
     char *attended;                   /* [tokens, heads, dim] */
     char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
-    const struct experts_room *experts_room;
-    const struct latent_room *latent_room;
+    const struct experts_buffers *experts_buffers;
+    const struct latent_buffers *latent_buffers;
     const struct adapters *adapters; /* or null for none */
 };
 
@@ -98,7 +98,7 @@ EXPORT void baton_layer_mlp(const struct layer *layer, const struct step *step, 
     norm_change(step, layer->attention_post_norm, rows, hidden);
     baton_add_norm(format, step->hidden, step->change, layer->mlp_norm, rows, hidden, step->eps, step->normed);
     if (layer->experts) {
-        baton_experts(layer->experts, step->experts_room, step->normed, rows, step->change);
+        baton_experts(layer->experts, step->experts_buffers, step->normed, rows, step->change);
     } else {
         multiply(&layer->gate_up, step, step->normed, rows, step->gate_up);
         baton_gate(format, layer->activation, step->gate_up, rows, layer->down.inputs, step->gated);
@@ -117,7 +117,7 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
         return;
     if (layer->latent)
         latent_attend(
-            layer->latent, step->latent_room, step->attention, &layer->params, step->rotations + layer->rotation,
+            layer->latent, step->latent_buffers, step->attention, &layer->params, step->rotations + layer->rotation,
             step->heads, layer->query_key_value.outputs, step->tokens, pool, step->attended);
     else
         baton_attend(step->attention, &layer->params, step->heads, layer->query_key_value.outputs, pool, step->attended);

@@ -48,8 +48,8 @@ class NativeAdapted(NativeLinear):
         y = super().__call__(x)
         step = self.adapting.step
         if step is not None:
-            room = AdapterRoom(self.adapting, self._dtype)
-            adapters = room.of(step)
+            buffers = AdapterBuffers(self.adapting, self._dtype)
+            adapters = buffers.arguments(step)
             rows = adapters.every if len(x) == step.tokens else adapters.kept
             self._add(self.arguments, adapters, rows, x.data_ptr(), x.stride(0), y.data_ptr())
         return y
@@ -82,7 +82,7 @@ class NativeAdapted(NativeLinear):
         self._table[slot] = ctypes.pointer(arguments)
 
 
-class AdapterRoom:
+class AdapterBuffers:
     """Operator arguments of a step's adapters, with a buffer that is kept from step to step."""
 
     def __init__(self, adapting: Adapting, dtype: torch.dtype) -> None:
@@ -90,7 +90,7 @@ class AdapterRoom:
         self._shrunk = torch.empty((0, self._columns), dtype=dtype)
         self._alive: list[Ints] = []
 
-    def of(self, step: StepAdapters) -> AdaptersArguments:
+    def arguments(self, step: StepAdapters) -> AdaptersArguments:
         """Returns the arguments, valid until the next call."""
         rows = len(step.every.order)
         if rows > len(self._shrunk):
@@ -109,13 +109,13 @@ def packed(matrix: Tensor) -> Tensor:
     """Packs `[depth, columns]` for lora.c: fp32 as it is, bf16 in pairs of the depth; columns to whole vectors."""
     depth, columns = matrix.shape
     pairs = 2 if matrix.dtype == torch.bfloat16 else 1
-    room = torch.zeros(
+    padded = torch.zeros(
         (-(-depth // pairs) * pairs, -(-columns // COLUMN_MULTIPLE) * COLUMN_MULTIPLE),
         dtype=matrix.dtype,
         device=CPU_DEVICE,
     )
-    room[:depth, :columns] = matrix
-    return room.view(len(room) // pairs, pairs, -1).transpose(1, 2).contiguous()
+    padded[:depth, :columns] = matrix
+    return padded.view(len(padded) // pairs, pairs, -1).transpose(1, 2).contiguous()
 
 
 def columns_of(matrix: Tensor) -> int:

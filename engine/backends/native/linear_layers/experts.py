@@ -17,7 +17,7 @@ from engine.backends.native.library import (
 from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.config import ExpertsMLP
 from engine.model.layers.experts import ExpertsWeights
-from engine.model.layers.ranks import RankExperts, SummedLinear
+from engine.model.layers.tensor_parallel import ParallelExperts, RowParallelLinear
 
 MAX_EXPERTS = 1024
 """Equal to MOST_EXPERTS in experts.h."""
@@ -59,11 +59,11 @@ class NativeExperts:
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """Returns fp32, without rounding, if other ranks have some of the experts."""
         assert x.is_contiguous() and chosen.is_contiguous() and shares.is_contiguous() and x.dtype == self._dtype
-        room = ExpertsBuffers(len(x), [self._mlp], x.shape[1], self._dtype)
+        buffers = ExpertsBuffers(len(x), [self._mlp], x.shape[1], self._dtype)
         numbers = chosen + self._first
-        room.arguments.chosen, room.arguments.shares = numbers.data_ptr(), shares.data_ptr()
+        buffers.arguments.chosen, buffers.arguments.shares = numbers.data_ptr(), shares.data_ptr()
         change = torch.empty_like(x, dtype=torch.float32 if self.arguments.partial else None)
-        self._native.baton_mix(self.arguments, room.arguments, x.data_ptr(), len(x), change.data_ptr())
+        self._native.baton_mix(self.arguments, buffers.arguments, x.data_ptr(), len(x), change.data_ptr())
         return change
 
     def held(self) -> list[Tensor]:
@@ -106,16 +106,16 @@ def router_arguments(mlp: ExpertsMLP) -> RouterArguments:
     )
 
 
-def own_linear(linear: NativeLinear | SummedLinear) -> NativeLinear:
-    """Returns the layer of this rank's inputs."""
-    own = linear.own if isinstance(linear, SummedLinear) else linear
-    assert isinstance(own, NativeLinear)
-    return own
+def local_linear(linear: NativeLinear | RowParallelLinear) -> NativeLinear:
+    """Returns the layer with this rank's inputs."""
+    local = linear.local if isinstance(linear, RowParallelLinear) else linear
+    assert isinstance(local, NativeLinear)
+    return local
 
 
 def layer_arguments(weights: ExpertsWeights[NativeLinear]) -> ExpertsArguments:
     """Returns the arguments of a layer's experts with their router and the shared expert."""
-    own = weights.experts.own if isinstance(weights.experts, RankExperts) else weights.experts
+    own = weights.experts.local if isinstance(weights.experts, ParallelExperts) else weights.experts
     assert isinstance(own, NativeExperts)
     arguments = ExpertsArguments.from_buffer_copy(own.arguments)
     arguments.weight = weights.router.data_ptr()
@@ -123,6 +123,6 @@ def layer_arguments(weights: ExpertsWeights[NativeLinear]) -> ExpertsArguments:
     arguments.router.correction = None if weights.correction is None else weights.correction.data_ptr()
     if weights.shared is not None:
         arguments.shared_gate_up = ctypes.addressof(weights.shared.gate_up.arguments)
-        arguments.shared_down = ctypes.addressof(own_linear(weights.shared.down).arguments)
+        arguments.shared_down = ctypes.addressof(local_linear(weights.shared.down).arguments)
         arguments.shared_gate = None if weights.shared_gate is None else weights.shared_gate.data_ptr()
     return arguments

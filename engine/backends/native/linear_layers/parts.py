@@ -169,9 +169,9 @@ def _pack(
     native: ctypes.CDLL, arguments: LinearArguments, values: Tensor, scales: Tensor | None, offsets: Tensor | None
 ) -> Tensor:
     values = values.contiguous()
-    room = _HUGE_PAGES.empty(native.baton_packed_bytes(arguments))
+    memory = _HUGE_PAGES.empty(native.baton_packed_bytes(arguments))
     groups = [None if each is None else each.contiguous() for each in (scales, offsets)]
     pointers = [None if each is None else each.data_ptr() for each in groups]
-    native.baton_pack(arguments, values.data_ptr(), *pointers, room.data_ptr())
-    arguments.packed = room.data_ptr()
-    return room
+    native.baton_pack(arguments, values.data_ptr(), *pointers, memory.data_ptr())
+    arguments.packed = memory.data_ptr()
+    return memory

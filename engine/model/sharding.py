@@ -1,4 +1,4 @@
-"""How a model is cut among the ranks of a tensor-parallel group: each rank's config, and the widths that fit.
+"""How a model is divided among the ranks of a tensor-parallel group: each rank's config, and the widths that fit.
 
 | layer | cut by |
 | --- | --- |
@@ -20,7 +20,7 @@ from engine.parallel.shard import Shard, length
 from infra.config.engine import RANK_COUNTS
 
 
-def cut_layer(layer: LayerConfig, shard: Shard) -> LayerConfig:
+def shard_layer(layer: LayerConfig, shard: Shard) -> LayerConfig:
     """Returns the layer as this rank computes it: its own heads and inner values. Routers stay whole."""
     attention, mlp = layer.attention, layer.mlp
     heads = length(shard.part(attention.heads))
@@ -33,8 +33,8 @@ def cut_layer(layer: LayerConfig, shard: Shard) -> LayerConfig:
     return structs.replace(layer, attention=attention, mlp=mlp)
 
 
-def cut_config(config: ModelConfig, shard: Shard) -> ModelConfig:
-    return structs.replace(config, layers=tuple(cut_layer(layer, shard) for layer in config.layers))
+def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
+    return structs.replace(config, layers=tuple(shard_layer(layer, shard) for layer in config.layers))
 
 
 def refuse_width(config: ModelConfig, ranks: int) -> None:
