@@ -26,9 +26,8 @@ from launcher.options import ROOT
 from launcher.planning.plan import plan
 from launcher.ray_process import ON_RAY, hand_over
 from launcher.simulating.simulate import simulate
-from launcher.words import answer
+from launcher.words import INTERRUPTED_STATUS, answer
 
-INTERRUPTED_STATUS = 130  # exit status, as shells have it
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": up,
     "chat": chat,

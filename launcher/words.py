@@ -48,7 +48,7 @@ Examples:
 `./baton COMMAND --help` describes a command's options; `./baton --version` prints the version.
 """
 COMMANDS = tuple(dict.fromkeys(re.findall(r"^  \./baton (\w+)  ", HELP, re.MULTILINE)))
-BAD_INPUT = 2
+BAD_INPUT, INTERRUPTED_STATUS = 2, 130  # exit statuses, the second as shells have it for SIGINT
 PASS_THROUGH = (["ray"], ["test"], ["run", "redis"])  # these take options of Ray, of pytest, and of a Redis server
 VALUED_TEST_OPTIONS = ("-k", "-m", "-p", "-n", "-o", "-c", "-W", "--ignore", "--deselect", "--junitxml", "--basetemp")
 """Options of pytest whose value is the next word, which may look like a path."""

@@ -15,6 +15,8 @@ from infra.process.dying import die_with
 from launcher.instance.endpoint import endpoint_of, running_instance
 from launcher.instance.instances import Instance, running
 from launcher.options import DEMO_MODEL, ROOT, ChatConfig
+from launcher.refusal import refused
+from launcher.words import INTERRUPTED_STATUS
 
 with suppress(ImportError):  # missing in some builds of Python
     import readline  # noqa: F401 - gives input() a history and line editing
@@ -34,8 +36,7 @@ def chat(arguments: Sequence[str]) -> int:
     try:
         config = parse(ChatConfig, arguments, "baton chat")
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     with ExitStack() as stack:
         try:
             endpoint = _endpoint(config, stack)
@@ -45,7 +46,7 @@ def chat(arguments: Sequence[str]) -> int:
             return 1
         except KeyboardInterrupt:
             print()
-            return 130
+            return INTERRUPTED_STATUS
 
 
 def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:

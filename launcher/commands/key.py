@@ -15,6 +15,7 @@ from contracts.slo import parse_objective
 from infra.cli import parse
 from infra.keys.api_key import NAME_PATTERN, KeyOptions, KeyRecord, make_key
 from infra.keys.key_file import KEYS_OPTION, change_keys, read_keys
+from launcher.columns import in_columns
 from launcher.instance.state_directory import state_directory
 from launcher.refusal import refusing
 
@@ -99,9 +100,7 @@ def listed(arguments: Sequence[str]) -> None:
     for one in read_keys(path):
         made = time.strftime("%Y-%m-%d", time.gmtime(one.created_at))
         rows.append((one.name, one.owner, f"baton-{one.id}-…", made, may(one)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(in_columns(rows)))
 
 
 def revoke(arguments: Sequence[str]) -> None:

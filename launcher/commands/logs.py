@@ -19,8 +19,8 @@ from launcher.instance.service_lines import is_of
 from launcher.instance.state_directory import state_directory
 from launcher.options import LocalURL
 from launcher.refusal import refusing
+from launcher.words import INTERRUPTED_STATUS
 
-INTERRUPTED_STATUS = 130  # exit status
 FOLLOW_PERIOD_S = 0.2
 READ_BYTES = 1 << 16
 

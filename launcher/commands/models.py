@@ -11,7 +11,7 @@ from msgspec import Struct
 from checkpoints.weight_files import WeightsMissing, present_weight_files
 from infra.cli import parse
 from infra.sizes import format_bytes
-from launcher.commands.status import table
+from launcher.columns import in_columns
 from launcher.refusal import refusing
 
 
@@ -47,7 +47,7 @@ def models(arguments: Sequence[str]) -> int:
     for each in found:
         used = time.strftime("%Y-%m-%d", time.localtime(each.used))
         rows.append((each.name, format_bytes(each.size), each.format, used))
-    print("\n".join(table(rows)))
+    print("\n".join(in_columns(rows)))
     return 0
 
 

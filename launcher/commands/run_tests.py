@@ -5,7 +5,6 @@ which tests wait. With a selection of tests (`-k`, `-m`, a path) only pytest run
 """
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 
 from launcher.devices.gpus import visible_gpus
 from launcher.options import ROOT
+from launcher.words import INTERRUPTED_STATUS
 
 HELP = """./baton test [PYTEST OPTIONS]: runs ruff, mypy and pytest
 ./baton test tests/launcher: runs the tests of one room, and neither ruff nor mypy; so do -k WORD and -m MARK
@@ -33,7 +33,6 @@ THREE_AT_A_TIME = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 UNSET_VARIABLES = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
 MYPY_NICENESS = 10
 """How much mypy gives way to the tests, which have deadlines."""
-INTERRUPTED_STATUS = 128 + signal.SIGINT
 
 
 def run_tests(arguments: Sequence[str]) -> int:

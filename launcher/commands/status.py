@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -10,11 +10,13 @@ from msgspec import Struct
 from contracts.errors import BatonError
 from infra.cli import parse
 from infra.redis.records import WorkerRecord
+from launcher.columns import in_columns
 from launcher.host.process import READY_STAGE, answers
 from launcher.instance.endpoint import endpoint_of
 from launcher.instance.instances import Instance, recorded
 from launcher.options import StatusConfig
 from launcher.ray_process import asks_for_ray, hand_over
+from launcher.refusal import refused
 
 NOT_READY, NO_INSTANCE = 1, 2  # exit statuses
 NO_INSTANCE_HINT = (
@@ -37,8 +39,7 @@ def status(arguments: Sequence[str]) -> int:
     try:
         parse(StatusConfig, arguments, "baton status")
     except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return NO_INSTANCE
+        return refused(error)
     found = recorded()
     if not found:
         print(f"error: {NO_INSTANCE_HINT}", file=sys.stderr)
@@ -85,7 +86,7 @@ def described(instance: Instance, ready: bool, now: float, workers: Mapping[str,
     for service in instance.services:
         pid = str(service.pid or "-")
         rows.append((service.name, service.stage, pid, str(service.restarts), *load(workers.get(service.address))))
-    return "\n".join([*lines, "", *table(rows)])
+    return "\n".join([*lines, "", *in_columns(rows)])
 
 
 def load(worker: WorkerRecord | None) -> tuple[str, str, str, str]:
@@ -95,13 +96,6 @@ def load(worker: WorkerRecord | None) -> tuple[str, str, str, str]:
     now = worker.load
     used = f"{100 * now.blocks_used / now.blocks_total:.0f}%" if now.blocks_total else "-"
     return worker.device, str(now.running), str(now.waiting), used
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Formats rows of cells in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def duration(seconds: float) -> str:

@@ -14,11 +14,9 @@ from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
-from launcher.checking.memory import refuse_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
 from launcher.devices.gpus import checked_gpus
-from launcher.devices.numa_workers import numa_choice
-from launcher.devices.worker_counts import gpus_of_host, settle
+from launcher.devices.workers_of_host import workers_of_host
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, Processes, described, environment
 from launcher.host.redis_server import redis_service
@@ -80,13 +78,8 @@ def check(config: UpConfig) -> CheckedUp:
     port = checked_port(config)
     gpus = checked_gpus(config.device)
     directory = check_settings(config)
-    config = with_absolute_paths(config)
-    numa = numa_choice(config, directory, len(gpus))
-    prefill, decode, engine, notes = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
-    if not gpus:
-        refuse_beyond_memory(directory, config.engine, prefill + decode)
-    config = replace(config, port=port, prefill=prefill, decode=decode, engine=engine)
-    return CheckedUp(config, directory, numa.nodes, [*notes, *filter(None, (numa.note,))])
+    decided, numa_nodes, notes = workers_of_host(with_absolute_paths(config), directory, gpus)
+    return CheckedUp(replace(decided, port=port), directory, numa_nodes, notes)
 
 
 def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, signals: Signals) -> int:

@@ -16,11 +16,11 @@ GPU_LINE_REGEX = re.compile(r"GPU (\d+): (.*) \(UUID: (.*)\)")
 
 @dataclass(frozen=True)
 class Placement:
-    """Device of a worker, and the environment that hides other workers' GPUs: it opens no context on them."""
+    """Device of a worker. Its `settings` hide the GPUs of other workers, so that it opens no context on them."""
 
     device: str
     share: float | None = None  # of the GPU's memory
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)  # environment variables
 
 
 def gpu_name(gpu: str) -> str:

@@ -21,10 +21,10 @@ WEIGHTS_SHARE = 0.5
 
 
 class NumaChoice(NamedTuple):
-    """NUMA nodes among which the workers of each role are dealt; none: workers take all nodes. And a sentence or ''."""
+    """The NUMA nodes that get workers of their own."""
 
-    nodes: tuple[int, ...] = ()
-    note: str = ""
+    nodes: tuple[int, ...] = ()  # numbers of nodes; empty: each worker takes all nodes
+    note: str = ""  # sentence for the user
 
 
 def numa_choice(options: WorkersOptions, directory: Path | None, gpus: int) -> NumaChoice:
@@ -36,7 +36,7 @@ def numa_choice(options: WorkersOptions, directory: Path | None, gpus: int) -> N
 
 
 def chosen(nodes: Sequence[MemoryNode], options: WorkersOptions, directory: Path | None) -> NumaChoice:
-    """Takes all `nodes` if they get equal numbers of workers of each role, and each node has memory for its workers."""
+    """Returns all `nodes` if each gets as many workers of each role, and has memory for them; else no node."""
     wished = [count for count in (options.prefill, options.decode) if count is not None]
     if len(nodes) < 2 or directory is None or any(count % len(nodes) for count in wished):
         return NumaChoice()
@@ -44,9 +44,9 @@ def chosen(nodes: Sequence[MemoryNode], options: WorkersOptions, directory: Path
     workers = (sum(wished) + (2 - len(wished)) * len(nodes)) // len(nodes)  # of each node
     weights = workers * least_weights_bytes(directory, engine)
     tier = 0 if engine.host_kv_directory else engine.host_kv_memory
-    takes = max(weights / WEIGHTS_SHARE, weights + workers * (engine.kv_memory + tier))
+    needed = max(weights / WEIGHTS_SHARE, weights + workers * (engine.kv_memory + tier))
     smallest = min(nodes, key=lambda node: node.available_bytes)
-    if takes > smallest.available_bytes:
+    if needed > smallest.available_bytes:
         room = f"only {format_bytes(smallest.available_bytes)} of node {smallest.number} are free"
         copies = f"the weights of {workers} workers take {format_bytes(weights)}"
         return NumaChoice(note=f"{len(nodes)} NUMA nodes: workers take all of them, since {copies}, and {room}")

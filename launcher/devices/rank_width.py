@@ -1,4 +1,4 @@
-"""Chooses the number of ranks of a worker on GPUs, which all are on one host, before anything starts."""
+"""Chooses a worker's width: the number of its ranks, each with a GPU, all on one host. Runs before anything starts."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,9 +29,10 @@ def widths_of(engine: EngineOptions) -> Widths:
 def with_width(
     engine: EngineOptions, gpu: GpuRates, most: int, model: Callable[[], ModelSize]
 ) -> tuple[EngineOptions, str]:
-    """Returns the options with a width, and a sentence about it, or '' for one GPU or a width that the user has named.
+    """Returns the options with the smallest width that fits, and a sentence about it.
 
-    `gpu`: kind of the host's GPUs; `most`: GPUs of the largest host.
+    The sentence is '' for one GPU, and for a width that the user has named. `gpu`: rates and memory of a GPU; `most`:
+    GPUs of the largest host; `model` returns the model's size.
     """
     if engine.tensor_parallel or (engine.prefill_tp and engine.decode_tp):
         return engine, ""
@@ -49,8 +50,8 @@ def with_width(
 def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
     """Returns the smallest width whose ranks hold the weights and a text of `length` tokens.
 
-    If no width up to `most` GPUs does: the smallest that holds the weights, and else the largest; a worker says what is
-    missing there.
+    If no width up to `most` does, returns the smallest that holds the weights, or else the largest. The worker's start
+    then fails with a sentence about the missing memory.
     """
     shape = ModelShape(size.parameters, size.weights_bytes, size.token_bytes, kv_parts=size.kv_parts)
     widths = [width for width in RANK_COUNTS if width <= most and size.heads % width == 0]
@@ -64,7 +65,7 @@ def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
 
 
 def refuse_wider(engine: EngineOptions, most: int, where: str) -> None:
-    """Raises `ConfigError` for a width above the `most` GPUs that one host has; `where`: words for that host."""
+    """Raises `ConfigError` for a width above the `most` GPUs of the largest host, which the message calls `where`."""
     for option, width in engine.widths_by_option().items():
         if width > most:
             why = f"all ranks of a worker are on one host, and {where} has {most} GPU{'' if most == 1 else 's'}"

@@ -21,114 +21,123 @@ UNSPLIT_NOTE = (
     " time and take turns with them; --prefill 1 splits"
 )
 UNSHARED_NOTE = "one GPU: a decode worker serves whole requests, because each worker takes a GPU of its own"
-MOST_GPUS_OF_A_NODE = 8
-"""GPUs of a node of Kubernetes, whose nodes the command does not see, at most: as many as the largest width."""
+MAX_GPUS_PER_NODE = 8
+"""The largest assumed number of GPUs of a Kubernetes node: `baton manifests` does not see the nodes."""
 
 
-class GpusAtHand(NamedTuple):
-    """GPUs for workers: of a host, whose workers may share a GPU, or of a cluster, whose workers may not."""
+class AvailableGpus(NamedTuple):
+    """The GPUs that workers may take: those of one host, or those of a cluster's nodes."""
 
-    of_hosts: Sequence[int]  # each host's number; none: workers compute on CPUs, or a cluster has what they ask for
-    name: Callable[[], str]  # of the first GPU, by which rates are found
-    entries: Sequence[str] = ()  # of CUDA_VISIBLE_DEVICES, on a host
-    shared: bool = False
+    per_host: Sequence[int]  # number of GPUs of each host; none: workers compute on CPUs, or the cluster is unknown
+    name: Callable[[], str]  # returns the name of the first GPU, by which its rates are found
+    entries: Sequence[str] = ()  # of CUDA_VISIBLE_DEVICES, on one host
+    shared: bool = False  # several workers may compute on one GPU
     most: int = 0  # GPUs of the largest host
 
     @property
     def number(self) -> int:
-        return sum(self.of_hosts)
+        return sum(self.per_host)
 
     def workers(self, width: int) -> int:
-        """Returns how many workers of this width there can be."""
-        return sum(number // width for number in self.of_hosts)
+        """Returns the number of workers of `width` GPUs that fit on the hosts."""
+        return sum(number // width for number in self.per_host)
 
     def beside(self, others: int, their_width: int, width: int) -> int:
-        """Returns how many workers of a width there can be beside `others`; negative for too many of those."""
+        """Returns the number of workers of `width` GPUs that fit beside `others` of `their_width` GPUs.
+
+        Negative if the others alone take too many GPUs.
+        """
         if width == their_width:
             return self.workers(width) - others
         return (self.number - others * their_width) // width
 
 
-def gpus_of_host(entries: Sequence[str]) -> GpusAtHand:
+def gpus_of_host(entries: Sequence[str]) -> AvailableGpus:
     count = len(entries)
-    return GpusAtHand([count] if count else [], lambda: gpu_name(entries[0]), entries, shared=True, most=count)
+    return AvailableGpus([count] if count else [], lambda: gpu_name(entries[0]), entries, shared=True, most=count)
 
 
 class WorkerCounts(NamedTuple):
-    """Numbers of workers; `None` in a user's wish leaves a number to the target."""
+    """Numbers of workers of each role; None: the user leaves the number to the target."""
 
     prefill: int | None
     decode: int | None
 
 
-class Settled(NamedTuple):
-    """The numbers of workers that start, their engines' options, and sentences about them where GPUs are."""
+class DecidedWorkers(NamedTuple):
+    """The numbers of workers that start, and the options of their engines."""
 
     prefill: int
     decode: int
-    engine: EngineOptions
-    notes: list[str]
+    engine: EngineOptions  # with the number of ranks of a worker
+    notes: list[str]  # sentences about the use of the GPUs, for the user
 
 
-def settle(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None, numa_nodes: int = 1) -> Settled:
-    """Decides the numbers of workers, and how many GPUs each has.
+def decide_workers(
+    options: WorkersOptions, gpus: AvailableGpus, directory: Path | None, numa_nodes: int = 1
+) -> DecidedWorkers:
+    """Decides the numbers of workers, and the number of GPUs of each worker.
 
-    `directory`: the model's; None for a hub id. `numa_nodes`: of a host without GPUs, each with workers of its own.
+    `directory`: the model's; None for a hub id. `numa_nodes`: number of NUMA nodes of a host without GPUs that get
+    workers of their own.
     Raises `ConfigError` for workers that take more GPUs than there are, and `ModelError` for a model of vectors that is
     not served.
     """
-    engine, about_width = with_gpus(options, gpus, directory)
+    engine, about_width = with_rank_width(options, gpus, directory)
     widths = widths_of(engine)
 
     def by_cost(workers: int) -> tuple[int, int]:
-        return expected_split(gpus.name(), sized(options, directory), workers, max(widths))
+        return expected_split(gpus.name(), model_size_of(options, directory), workers, max(widths))
 
     wish = WorkerCounts(options.prefill, options.decode)
     if options.prefill is None and directory is not None and read_pooling(directory, options.engine) is not None:
         wish = wish._replace(prefill=0)  # nothing is handed over
-    prefill, decode = counted(wish, gpus, widths, by_cost, max(1, numa_nodes))
+    prefill, decode = filled_counts(wish, gpus, widths, by_cost, max(1, numa_nodes))
     taken = prefill * widths.prefill + decode * widths.decode
     if gpus.shared and gpus.number and max(widths) > 1 and taken > gpus.number:
         workers = f"{_number(prefill, 'prefill worker')} and {_number(decode, 'decode worker')}"
         why = f"{workers} take {taken} GPUs, and this host has {gpus.number}; --prefill and --decode change the numbers"
         raise ConfigError("--tensor-parallel", max(widths), why)
-    about_gpus = note(wish, WorkerCounts(prefill, decode), gpus, widths)
-    return Settled(prefill, decode, engine, [each for each in (about_width, about_gpus) if each])
+    about_gpus = gpu_use_note(wish, WorkerCounts(prefill, decode), gpus, widths)
+    return DecidedWorkers(prefill, decode, engine, [each for each in (about_width, about_gpus) if each])
 
 
-def with_gpus(options: WorkersOptions, gpus: GpusAtHand, directory: Path | None) -> tuple[EngineOptions, str]:
-    """Returns the engines' options with a width where GPUs are, and a sentence about it or ''.
+def with_rank_width(options: WorkersOptions, gpus: AvailableGpus, directory: Path | None) -> tuple[EngineOptions, str]:
+    """Returns the engines' options with the number of ranks of a worker, and a sentence about it or ''.
 
-    Raises `ConfigError` for a width that no host has.
+    Without GPUs the options stay as they are. Raises `ConfigError` for more ranks than a host has GPUs.
     """
     if not gpus.most:
         return options.engine, ""
     refuse_wider(options.engine, gpus.most, "this host" if gpus.shared else "the largest node")
-    return with_width(options.engine, rates_of(gpus.name()), gpus.most, lambda: sized(options, directory))
+    return with_width(options.engine, rates_of(gpus.name()), gpus.most, lambda: model_size_of(options, directory))
 
 
-def sized(options: WorkersOptions, directory: Path | None) -> ModelSize:
+def model_size_of(options: WorkersOptions, directory: Path | None) -> ModelSize:
     """Returns the model's size; a typical size for a model that is not on this host yet."""
     found, engine = directory or downloaded(options.model), options.engine
     return model_size(found, engine.dtype, engine.quantization) if found else TYPICAL_SIZE
 
 
 def expected_split(gpu: str, size: ModelSize, workers: int, width: int = 1) -> tuple[int, int]:
-    """Divides workers by the costs that a model is expected to have on `width` GPUs of this name."""
+    """Returns the numbers of prefill and decode workers by the expected step times on `width` GPUs of this name."""
     rates = rates_of(gpu).together(width)
     costs = expected_costs(ModelShape(size.parameters, size.weights_bytes, size.token_bytes), rates)
     room = USABLE_MEMORY_SHARE * rates.memory - size.weights_bytes
     return split(workers, costs, typical_sequences(room, size.token_bytes))
 
 
-def counted(
+def filled_counts(
     wish: WorkerCounts,
-    gpus: GpusAtHand,
+    gpus: AvailableGpus,
     widths: Widths,
     by_cost: Callable[[int], tuple[int, int]],
     numa_nodes: int = 1,
 ) -> tuple[int, int]:
-    """Returns the numbers of prefill and decode workers: a number that the user left open fills the GPUs or nodes."""
+    """Returns the numbers of prefill and decode workers: a number that the user left open fills the GPUs or NUMA nodes.
+
+    `by_cost` divides a number of workers into prefill and decode workers.
+    """
     workers = gpus.workers(max(widths))
     match wish:
         case (None, None) if workers > 1:
@@ -147,8 +156,11 @@ def counted(
     raise AssertionError(wish)
 
 
-def note(wish: WorkerCounts, counts: WorkerCounts, gpus: GpusAtHand, widths: Widths) -> str:
-    """Returns a sentence about what the GPUs do. Workers that share GPUs as the user wished need none."""
+def gpu_use_note(wish: WorkerCounts, counts: WorkerCounts, gpus: AvailableGpus, widths: Widths) -> str:
+    """Returns a sentence about which workers are on the GPUs, and which GPUs are idle.
+
+    Empty on hosts without GPUs, and where the user wished for more workers than GPUs.
+    """
     prefill, decode = counts.prefill or 0, counts.decode or 0
     if gpus.number == 1 and wish.prefill is None and prefill + decode == 1:
         return UNSPLIT_NOTE if gpus.shared else UNSHARED_NOTE

@@ -9,12 +9,10 @@ from msgspec.structs import replace
 from contracts.errors import BatonError
 from infra.cli import parse_or_exit
 from infra.process.status import StatusFile
-from launcher.checking.memory import refuse_beyond_memory
 from launcher.checking.model_directory import checked
 from launcher.deployment import Deployment, Locations, worker_services
 from launcher.devices.gpus import checked_gpus
-from launcher.devices.numa_workers import numa_choice
-from launcher.devices.worker_counts import gpus_of_host, settle
+from launcher.devices.workers_of_host import workers_of_host
 from launcher.host.process import READY_STAGE
 from launcher.host.processes import environment, with_absolute_paths, worker_processes
 from launcher.host.signals import Signals
@@ -34,15 +32,12 @@ def main() -> int:
     try:
         gpus = checked_gpus(config.device)
         directory = checked(config.model)
-        numa = numa_choice(config, directory, len(gpus))
-        prefill, decode, engine, notes = settle(config, gpus_of_host(gpus), directory, len(numa.nodes))
-        if not gpus:
-            refuse_beyond_memory(directory, config.engine, prefill + decode)
-        for each in filter(None, (*notes, numa.note)):
-            stages.say(each)
-        config = replace(config, prefill=prefill, decode=decode, engine=with_absolute_paths(engine))
+        decided, numa_nodes, notes = workers_of_host(config, directory, gpus)
+        for note in notes:
+            stages.say(note)
+        config = replace(decided, engine=with_absolute_paths(decided.engine))
         with Signals().installed() as signals, run_directory() as run:
-            return _run(config, str(directory or config.model), run, stages, signals, numa.nodes)
+            return _run(config, str(directory or config.model), run, stages, signals, numa_nodes)
     except BatonError as error:
         return refused(error)
 

@@ -23,7 +23,7 @@ from launcher.installing.requirements import base_name, pins, requirements, stam
 from launcher.installing.torch_source import INDEX_VARIABLE, choose, has_nvidia_driver, pip_versions
 from launcher.ray_process import RAY_EXTRA, needs_ray
 from launcher.stages import StageDisplay
-from launcher.words import answer
+from launcher.words import INTERRUPTED_STATUS, answer
 
 TRACES_EXTRA = "otel"
 POLL_PERIOD_S = 0.2
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         print("\nstopped; the next start resumes the installation", file=sys.stderr)
-        return 130
+        return INTERRUPTED_STATUS
 
 
 def extras_of(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:

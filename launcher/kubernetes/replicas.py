@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from contracts.errors import ConfigError
 from launcher.devices.rank_width import widths_of
-from launcher.devices.worker_counts import MOST_GPUS_OF_A_NODE, GpusAtHand, settle
+from launcher.devices.worker_counts import MAX_GPUS_PER_NODE, AvailableGpus, decide_workers
 from launcher.kubernetes.options import ManifestsConfig
 from pricing.roofline.gpu_rates import GPU_RATES
 
@@ -24,9 +24,9 @@ def with_replicas(config: ManifestsConfig) -> tuple[ManifestsConfig, list[str]]:
     if config.gpu_name not in GPU_RATES:
         raise ConfigError("--gpu-name", config.gpu_name, f"known GPUs are {', '.join(GPU_RATES)}")
     directory = Path(config.model)
-    most = 0 if config.device == "cpu" else min(config.gpus or MOST_GPUS_OF_A_NODE, MOST_GPUS_OF_A_NODE)
-    gpus = GpusAtHand([config.gpus] if config.gpus else [], lambda: config.gpu_name, most=most)
-    prefill, decode, engine, notes = settle(config, gpus, directory if directory.is_dir() else None)
+    most = 0 if config.device == "cpu" else min(config.gpus or MAX_GPUS_PER_NODE, MAX_GPUS_PER_NODE)
+    gpus = AvailableGpus([config.gpus] if config.gpus else [], lambda: config.gpu_name, most=most)
+    prefill, decode, engine, notes = decide_workers(config, gpus, directory if directory.is_dir() else None)
     widths = widths_of(engine)
     taken = prefill * widths.prefill + decode * widths.decode
     if config.gpus and taken > config.gpus:

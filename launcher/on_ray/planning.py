@@ -13,7 +13,7 @@ from infra.network.listening import ANY_ADDRESS, http_url
 from launcher.autoscale.rules import Rules, parse_rules
 from launcher.deployment import Deployment, Role, hub_settings
 from launcher.devices.rank_width import widths_of
-from launcher.devices.worker_counts import GpusAtHand, settle, with_gpus
+from launcher.devices.worker_counts import AvailableGpus, decide_workers, with_rank_width
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, OWN_KEYS, described
 from launcher.on_ray.cluster import ClusterError
@@ -29,7 +29,7 @@ GPU_KIND_PREFIX = "accelerator_type:"
 """Begins the name of a resource of Ray's that says which GPUs a node has, such as accelerator_type:H100."""
 
 
-def settled(
+def with_decided_workers(
     config: UpConfig, nodes: Mapping[str, NodeResources], directory: Path | None = None
 ) -> tuple[UpConfig, list[str]]:
     """Returns the options with the device, the numbers of workers and their widths decided, and sentences about them.
@@ -42,13 +42,13 @@ def settled(
     kinds = [kind for node in nodes.values() for kind in node.total if kind.startswith(GPU_KIND_PREFIX)]
     usable = [] if device == "cpu" else free or total  # without a free GPU `lacking` says what is missing
     name = kinds[0].removeprefix(GPU_KIND_PREFIX) if kinds else ""
-    gpus = GpusAtHand(usable, lambda: name, most=0 if device == "cpu" else max(total, default=0))
+    gpus = AvailableGpus(usable, lambda: name, most=0 if device == "cpu" else max(total, default=0))
     if config.ray.autoscale:
-        engine, about_width = with_gpus(config, gpus, directory)
+        engine, about_width = with_rank_width(config, gpus, directory)
         prefill = int(gpus.workers(max(widths_of(engine))) != 1) if config.prefill is None else config.prefill
         decided = replace(config, device=device, prefill=prefill, decode=config.decode or 1, engine=engine)
         return decided, [about_width] if about_width else []
-    prefill, decode, engine, notes = settle(config, gpus, directory)
+    prefill, decode, engine, notes = decide_workers(config, gpus, directory)
     return replace(config, device=device, prefill=prefill, decode=decode, engine=engine), notes
 
 

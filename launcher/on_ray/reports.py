@@ -7,6 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
+from launcher.columns import in_columns
 from launcher.host.signals import Signals
 from launcher.on_ray.cluster import ClusterError
 from launcher.on_ray.control.controller import CONTROLLER_NAME
@@ -80,9 +81,7 @@ def table(overview: Overview) -> str:
     for service in overview.services:
         stage = service.stage if service.percent is None else f"{service.stage} {service.percent}%"
         rows.append((service.name, stage, service.address or "-", service.endpoint or "-"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join([f"{overview.phase}{f': {overview.error}' if overview.error else ''}", "", *lines])
+    return "\n".join([f"{overview.phase}{f': {overview.error}' if overview.error else ''}", "", *in_columns(rows)])
 
 
 def taken_down(handle: Any, stages: StageDisplay, signals: Signals) -> None:

@@ -31,7 +31,7 @@ from launcher.on_ray.node.redis import free_port
 from launcher.on_ray.order import RayPlan, RedisServer
 from launcher.on_ray.overview import Overview
 from launcher.on_ray.placement import NodeResources, lacking, wanted
-from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, settled
+from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, with_decided_workers
 from launcher.on_ray.ray_log import RayLog
 from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
@@ -103,7 +103,7 @@ class Up:
         here = ray.get_runtime_context().get_node_id()
         addresses = sorted({node.address for node in nodes.values()})
         self._stages.show("cluster", f"{len(nodes)} nodes at {', '.join(addresses)}")
-        config, notes = settled(self._config, nodes, self._directory)
+        config, notes = with_decided_workers(self._config, nodes, self._directory)
         self._config = config
         for each in notes:
             self._stages.say(each)

@@ -17,11 +17,11 @@ from launcher.commands.manifests import print_manifests
 from launcher.commands.up import check, up
 from launcher.deployment import Deployment, Locations, worker_services
 from launcher.devices.gpus import checked_gpus
-from launcher.devices.worker_counts import gpus_of_host, settle
+from launcher.devices.worker_counts import decide_workers, gpus_of_host
 from launcher.host.process import Process
 from launcher.host.processes import Processes, worker_processes
 from launcher.on_ray.placement import NodeResources, bundle, lacking, wanted
-from launcher.on_ray.planning import make_plan, settled
+from launcher.on_ray.planning import make_plan, with_decided_workers
 from launcher.options import ROOT, HostWorkersConfig, UpConfig
 from tests.nvidia_smi import topology, write_nvidia_smi
 
@@ -81,7 +81,7 @@ def test_compose(tmp_path: Path) -> None:
     ]
     config = parse(HostWorkersConfig, given, "run workers")
     assert config.model == variables["BATON_MODEL"]
-    settled = settle(config, gpus_of_host(checked_gpus(config.device)), None)
+    settled = decide_workers(config, gpus_of_host(checked_gpus(config.device)), None)
     config = replace(config, prefill=settled.prefill, decode=settled.decode, engine=settled.engine)
     deployment = Deployment(tuple(worker_services(config)))
     place = Locations(redis=config.store.redis, model=config.model)
@@ -122,7 +122,7 @@ def cluster(*gpus: float) -> dict[str, NodeResources]:
 def test_ray(tmp_path: Path) -> None:
     asked = parse(UpConfig, command("./baton", "up", "--on", "ray"), "baton up")
     nodes = cluster(8.0)
-    config, _ = settled(asked, nodes)
+    config, _ = with_decided_workers(asked, nodes)
     plan = make_plan(config, tmp_path, nodes, "n0", None)
     assert [bundle(plan, role) for role in ("prefill", "decode")] == [{"CPU": 1.0, "GPU": 4.0}] * 2
     assert lacking(list(nodes.values()), wanted(plan)) == ""
@@ -144,7 +144,9 @@ def test_workers_of_four_fill_a_cluster_node_by_node(
     free: tuple[float, ...], wish: dict[str, Any], counts: tuple[int, int]
 ) -> None:
     asked = UpConfig(model="owner/model", **wish)
-    config, notes = settled(replace(asked, engine=replace(asked.engine, tensor_parallel=4)), cluster(*free))
+    config, notes = with_decided_workers(
+        replace(asked, engine=replace(asked.engine, tensor_parallel=4)), cluster(*free)
+    )
     assert (config.prefill, config.decode) == counts
     assert all("4 GPUs of its own" in note for note in notes)
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from infra.config.engine import EngineOptions
 from infra.process.memory_nodes import MemoryNode
 from launcher.devices.numa_workers import NumaChoice, chosen, numa_choice
-from launcher.devices.worker_counts import gpus_of_host, settle
+from launcher.devices.worker_counts import decide_workers, gpus_of_host
 from launcher.options import UpConfig
 from tests.embedding_models import with_modules
 
@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def settled(config: UpConfig, numa_nodes: int, model: Path) -> tuple[int, int]:
-    return settle(config, gpus_of_host([]), model, numa_nodes)[:2]
+    return decide_workers(config, gpus_of_host([]), model, numa_nodes)[:2]
 
 
 def test_each_node_gets_a_worker_of_each_role(model: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from checkpoints.model_size import TYPICAL_SIZE
 from launcher.devices.worker_counts import UNSHARED_NOTE, expected_split
 from launcher.on_ray.placement import NodeResources
-from launcher.on_ray.planning import settled
+from launcher.on_ray.planning import with_decided_workers
 from launcher.options import RayOptions, UpConfig
 
 
@@ -41,7 +41,7 @@ NO_GPUS = {"n": NodeResources("10.0.0.1", {"CPU": 8.0}, {"CPU": 8.0})}
 def test_each_free_gpu_has_one_worker(
     nodes: dict[str, NodeResources], asked: dict[str, Any], counts: tuple[int, int], said: str
 ) -> None:
-    config, notes = settled(UpConfig(model="owner/model", **asked), nodes)
+    config, notes = with_decided_workers(UpConfig(model="owner/model", **asked), nodes)
     assert (config.prefill, config.decode) == counts
     assert len(notes) == bool(said) and all(said in note for note in notes)
     assert config.device == ("cpu" if asked.get("device") == "cpu" or nodes is NO_GPUS else "cuda")
@@ -49,11 +49,11 @@ def test_each_free_gpu_has_one_worker(
 
 @pytest.mark.parametrize("kind", ["L4", "H200"])
 def test_many_gpus_are_divided_by_their_rates(kind: str) -> None:
-    config, _ = settled(UpConfig(model="owner/model"), cluster(8.0, 8.0, kind=kind))
+    config, _ = with_decided_workers(UpConfig(model="owner/model"), cluster(8.0, 8.0, kind=kind))
     assert (config.prefill, config.decode) == expected_split(kind, TYPICAL_SIZE, 16)
 
 
 def test_a_models_size_matters(tmp_path: Path) -> None:
     config = UpConfig()
-    small, _ = settled(config, cluster(8.0, 8.0), Path(config.model))
+    small, _ = with_decided_workers(config, cluster(8.0, 8.0), Path(config.model))
     assert (small.prefill, small.decode) != expected_split("H100", TYPICAL_SIZE, 16)
