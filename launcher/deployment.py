@@ -132,8 +132,8 @@ class Locations(Struct, frozen=True, kw_only=True):
     share_port: str = ""  # name that gateways of this host with one port share
     gateway: str = ""  # URL, for the dashboard
     unloaded_file: str = ""  # tells gateways that an idle model is unloaded
-    own_keys: str = ""  # file with the record of the deployment's operator key, for gateways
-    own_key: str = ""  # file with the deployment's operator key, for the dashboard
+    operator_keys_file: str = ""  # file with the record of the deployment's operator key, for gateways
+    operator_key_file: str = ""  # file with the deployment's operator key, for the dashboard
     python: tuple[str, ...] = (sys.executable, "-P")
 
 
@@ -252,11 +252,11 @@ def placed(settings: ServiceConfig, place: Locations) -> ServiceConfig:
     settings = replace(settings, status_file=place.status_file)
     if isinstance(settings, DashboardConfig):
         return replace(
-            settings, redis=place.redis, gateway=place.gateway or settings.gateway, api_key_file=place.own_key
+            settings, redis=place.redis, gateway=place.gateway or settings.gateway, api_key_file=place.operator_key_file
         )
     store = StoreConfig(redis=place.redis, secret_file=place.secret_file)
     if isinstance(settings, GatewayConfig):
-        keys = (*settings.api_keys, place.own_keys) if place.own_keys else settings.api_keys
+        keys = (*settings.api_keys, place.operator_keys_file) if place.operator_keys_file else settings.api_keys
         return replace(
             settings,
             store=store,

@@ -64,8 +64,8 @@ def _check_speculation(config: DeploymentOptions) -> None:
         checked(engine.draft_model, "--draft-model")
 
 
-def with_absolute_paths(config: Options) -> Options:
-    """Returns the options with absolute paths: services run in another directory."""
+def with_absolute_key_paths(config: Options) -> Options:
+    """Returns the options with absolute paths of API keys and certificates: services run in another directory."""
     found = [str(Path(path).absolute()) if path else "" for path in (config.tls_cert, config.tls_key)]
     keys = tuple(str(Path(path).absolute()) for path in config.api_keys)
     return replace(config, api_keys=keys, tls_cert=found[0], tls_key=found[1])

@@ -54,7 +54,7 @@ class KeyFileConfig(Struct, frozen=True, kw_only=True):
     api_keys: KeyPath = ""
 
 
-def own_keys() -> Path:
+def default_key_file() -> Path:
     return state_directory() / "api-keys.json"
 
 
@@ -62,7 +62,7 @@ def own_keys() -> Path:
 def key(arguments: Sequence[str]) -> int:
     """Runs `baton key`. Returns the exit status: 0 done, 2 bad input."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP.format(path=own_keys()), end="")
+        print(HELP.format(path=default_key_file()), end="")
         return 0
     action = KEY_ACTIONS.get(arguments[0])
     if action is None:
@@ -99,7 +99,7 @@ def listed(arguments: Sequence[str]) -> None:
     rows = [("NAME", "TENANT", "KEY", "CREATED", "MAY")]
     for one in read_keys(path):
         made = time.strftime("%Y-%m-%d", time.gmtime(one.created_at))
-        rows.append((one.name, one.owner, f"baton-{one.id}-…", made, may(one)))
+        rows.append((one.name, one.owner, f"baton-{one.id}-…", made, permissions(one)))
     print("\n".join(in_columns(rows)))
 
 
@@ -121,7 +121,7 @@ def revoke(arguments: Sequence[str]) -> None:
 KEY_ACTIONS: dict[str, Callable[[Sequence[str]], None]] = {"new": new, "list": listed, "revoke": revoke}
 
 
-def may(one: KeyOptions) -> str:
+def permissions(one: KeyOptions) -> str:
     """Formats the permissions and limits of a key."""
     bounds = [
         (one.requests_per_minute, "requests/min"),
@@ -146,4 +146,4 @@ def _named(arguments: Sequence[str], action: str) -> tuple[str, Sequence[str]]:
 
 
 def _path(given: str) -> Path:
-    return Path(given).expanduser().absolute() if given else own_keys()
+    return Path(given).expanduser().absolute() if given else default_key_file()

@@ -44,14 +44,14 @@ def logs(arguments: Sequence[str]) -> int:
     log = _log(config.url)
     out = sys.stdout.buffer
     with log.open("rb") as current:
-        last = deque[bytes](_lines(_kept(log), current, service), maxlen=config.lines or None)
+        last = deque[bytes](_lines(_full_files(log), current, service), maxlen=config.lines or None)
         out.writelines(last)
         out.flush()
         if not last and service:
             print(f"no lines of {service!r} in {log}", file=sys.stderr)
         try:
             for line in followed(log, current, lambda: is_held(log)) if config.follow else ():
-                if _of(line, service):
+                if _is_of_service(line, service):
                     out.write(line)
                     out.flush()
         except KeyboardInterrupt:
@@ -100,7 +100,7 @@ def _log(url: str) -> Path:
     return found[-1]
 
 
-def _kept(log: Path) -> list[Path]:
+def _full_files(log: Path) -> list[Path]:
     """Returns the files that were full, the oldest first."""
     full = [path for path in log.parent.glob(f"{log.name}.*") if path.suffix[1:].isdecimal()]
     return sorted(full, key=lambda path: -int(path.suffix[1:]))
@@ -109,10 +109,10 @@ def _kept(log: Path) -> list[Path]:
 def _lines(full: Sequence[Path], current: BinaryIO, service: str) -> Iterator[bytes]:
     for path in full:
         with path.open("rb") as file:
-            yield from (line for line in file if _of(line, service))
-    yield from (line for line in current if _of(line, service))
+            yield from (line for line in file if _is_of_service(line, service))
+    yield from (line for line in current if _is_of_service(line, service))
 
 
-def _of(line: bytes, service: str) -> bool:
+def _is_of_service(line: bytes, service: str) -> bool:
     """Returns whether a line is the service's, or of one of its processes: `decode` is `decode-0` and `decode-1`."""
     return not service or is_of(line, service)

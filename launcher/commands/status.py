@@ -47,7 +47,7 @@ def status(arguments: Sequence[str]) -> int:
     served = [serves(instance) for instance in found]
     now = time.time()
     shown = [
-        described(instance, ready, now, worker_records(instance) if ready else NO_RECORDS)
+        instance_text(instance, ready, now, worker_records(instance) if ready else NO_RECORDS)
         for instance, ready in zip(found, served, strict=True)
     ]
     print("\n\n".join(shown))
@@ -68,7 +68,7 @@ def worker_records(instance: Instance) -> dict[str, WorkerRecord]:
     return {worker.address: worker for worker in found.workers}
 
 
-def described(instance: Instance, ready: bool, now: float, workers: Mapping[str, WorkerRecord] = NO_RECORDS) -> str:
+def instance_text(instance: Instance, ready: bool, now: float, workers: Mapping[str, WorkerRecord] = NO_RECORDS) -> str:
     """Formats an instance and a table of its services. `now`: seconds since 1970; `workers`: records by address."""
     phase = READY_STAGE if ready else "not ready" if instance.phase == "running" else instance.phase
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(instance.started))
@@ -85,11 +85,13 @@ def described(instance: Instance, ready: bool, now: float, workers: Mapping[str,
     rows: list[tuple[str, ...]] = [("SERVICE", "STAGE", "PROCESS", "RESTARTS", "DEVICE", "RUNNING", "WAITING", "KV")]
     for service in instance.services:
         pid = str(service.pid or "-")
-        rows.append((service.name, service.stage, pid, str(service.restarts), *load(workers.get(service.address))))
+        rows.append(
+            (service.name, service.stage, pid, str(service.restarts), *load_cells(workers.get(service.address)))
+        )
     return "\n".join([*lines, "", *in_columns(rows)])
 
 
-def load(worker: WorkerRecord | None) -> tuple[str, str, str, str]:
+def load_cells(worker: WorkerRecord | None) -> tuple[str, str, str, str]:
     """Formats a worker's device, running and waiting sequences, and used KV blocks; dashes for another service."""
     if worker is None:
         return "-", "-", "-", "-"

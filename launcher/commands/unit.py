@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from contracts.errors import ConfigError
 from infra.cli import parse
-from launcher.host.processes import described
+from launcher.host.processes import host_deployment
 from launcher.options import ROOT, UnitConfig
 from launcher.refusal import refusing
 
@@ -68,6 +68,6 @@ def quoted(word: str) -> str:
 
 def _stop_seconds(config: UnitConfig) -> float:
     """Returns the longest time in which the groups of services stop, one after the other."""
-    settled = described(replace(config, prefill=config.prefill or 1, decode=config.decode or 1))
+    settled = host_deployment(replace(config, prefill=config.prefill or 1, decode=config.decode or 1))
     grace = {name: service.grace for service in settled.services for name in service.names}
     return STOP_MARGIN_S + sum(max((grace[name] for name in group), default=0.0) for group in settled.stop_order())

@@ -14,12 +14,12 @@ from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
-from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
+from launcher.checking.settings import check_settings, checked_port, with_absolute_key_paths
 from launcher.devices.gpus import checked_gpus
 from launcher.devices.workers_of_host import workers_of_host
-from launcher.host.own_files import own_key, secret_path
-from launcher.host.processes import OWN_KEY, Processes, described, environment
+from launcher.host.processes import OPERATOR_KEY_FILE, Processes, environment, host_deployment
 from launcher.host.redis_server import redis_service
+from launcher.host.secret_files import make_operator_key, secret_path
 from launcher.host.service_manager import notify
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
@@ -78,7 +78,7 @@ def check(config: UpConfig) -> CheckedUp:
     port = checked_port(config)
     gpus = checked_gpus(config.device)
     directory = check_settings(config)
-    decided, numa_nodes, notes = workers_of_host(with_absolute_paths(config), directory, gpus)
+    decided, numa_nodes, notes = workers_of_host(with_absolute_key_paths(config), directory, gpus)
     return CheckedUp(replace(decided, port=port), directory, numa_nodes, notes)
 
 
@@ -101,15 +101,15 @@ def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, sign
             stages.show("log", str(log.path))
             redis = config.redis
             if not redis:
-                (server,) = described(config).of("redis")
+                (server,) = host_deployment(config).of("redis")
                 service, redis = redis_service(run, server.max_memory)
                 supervisor.start([service])
-            key = own_key(config, run)
+            key = make_operator_key(config, run)
             processes = Processes(config, run, model, redis, secret_path(config, run), checked.numa_nodes)
             supervisor.start([*processes.workers(), *processes.gateways(), *processes.dashboard()])
             seconds = time.monotonic() - began
             stages.say(greeting.text(config, record.instance.url, directory, seconds, log.path, key))
-            record.change(phase="running", key_file=str(run / OWN_KEY) if key else "")
+            record.change(phase="running", key_file=str(run / OPERATOR_KEY_FILE) if key else "")
             notify("READY=1")
             supervisor.watch(processes.idle_watch(time.monotonic()))
         except StopAsked:
@@ -123,7 +123,7 @@ def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, sign
             record.change(phase="stopping")
             notify("STOPPING=1")
             stages.show("stopping", "all services")
-            supervisor.stop(described(config).stop_order())
+            supervisor.stop(host_deployment(config).stop_order())
             stages.show("stopping", "done")
             stages.settle()
     return 0

@@ -144,7 +144,7 @@ def compose(arguments: Sequence[str]) -> int:
     return 0
 
 
-def described(device: Literal["cpu", "cuda"]) -> Deployment:
+def compose_deployment(device: Literal["cpu", "cuda"]) -> Deployment:
     """Describes the services of compose.yaml. The supervisor in the workers' container decides their numbers."""
     # An empty name of a key file means no file.
     options = DeploymentOptions(model=DEMO_WEIGHTS, prefill=1, decode=1, device=device, api_keys=("",))
@@ -168,7 +168,7 @@ def locations() -> Locations:
 
 
 def composed(config: ComposeConfig) -> Value:
-    deployment = described(config.device)
+    deployment = compose_deployment(config.device)
     volumes = [name for service in deployment.services for name in service.keeps]
     return {
         "services": {

@@ -32,10 +32,10 @@ def numa_choice(options: WorkersOptions, directory: Path | None, gpus: int) -> N
     if gpus:
         return NumaChoice()
     nodes = usable_nodes(memory_nodes(), os.sched_getaffinity(0), allowed_nodes())
-    return chosen(nodes, options, directory or downloaded(options.model))
+    return choose_nodes(nodes, options, directory or downloaded(options.model))
 
 
-def chosen(nodes: Sequence[MemoryNode], options: WorkersOptions, directory: Path | None) -> NumaChoice:
+def choose_nodes(nodes: Sequence[MemoryNode], options: WorkersOptions, directory: Path | None) -> NumaChoice:
     """Returns all `nodes` if each gets as many workers of each role, and has memory for them; else no node."""
     wished = [count for count in (options.prefill, options.decode) if count is not None]
     if len(nodes) < 2 or directory is None or any(count % len(nodes) for count in wished):

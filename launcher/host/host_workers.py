@@ -14,7 +14,7 @@ from launcher.deployment import Deployment, Locations, worker_services
 from launcher.devices.gpus import checked_gpus
 from launcher.devices.workers_of_host import workers_of_host
 from launcher.host.process import READY_STAGE
-from launcher.host.processes import environment, with_absolute_paths, worker_processes
+from launcher.host.processes import environment, with_absolute_engine_paths, worker_processes
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, Supervisor
 from launcher.instance.instances import ServiceState
@@ -35,7 +35,7 @@ def main() -> int:
         decided, numa_nodes, notes = workers_of_host(config, directory, gpus)
         for note in notes:
             stages.say(note)
-        config = replace(decided, engine=with_absolute_paths(decided.engine))
+        config = replace(decided, engine=with_absolute_engine_paths(decided.engine))
         with Signals().installed() as signals, run_directory() as run:
             return _run(config, str(directory or config.model), run, stages, signals, numa_nodes)
     except BatonError as error:
@@ -68,7 +68,7 @@ def _run(
     try:
         # One worker that cannot start, for example on a broken GPU, must not keep the others from serving.
         share = config.gpu_memory_utilization
-        supervisor.keep(worker_processes(deployment, config.device, place, run, share, numa_nodes))
+        supervisor.start_without_waiting(worker_processes(deployment, config.device, place, run, share, numa_nodes))
         supervisor.watch()
     except StartFailed as failure:
         print(f"error: {failure}", file=sys.stderr)

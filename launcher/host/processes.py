@@ -17,7 +17,7 @@ from launcher.host.process import Process, watch_both, watch_http, watch_status_
 from launcher.options import UpConfig
 
 UNLOADED_FILE = "unloaded"  # of the run directory, while an idle model is unloaded
-OWN_KEYS, OWN_KEY = "api-keys.json", "api-key"
+OPERATOR_KEYS_FILE, OPERATOR_KEY_FILE = "api-keys.json", "api-key"
 """Files of the run directory with the instance's operator key, which its dashboard and `baton chat` use."""
 
 
@@ -29,26 +29,28 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
     return {**SERVICE_ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
 
 
-def described(config: UpConfig) -> Deployment:
-    transfer = replace(config.transfer, kv_directory=_whole(config.transfer.kv_directory))
-    config = replace(config, engine=with_absolute_paths(config.engine), transfer=transfer)
+def host_deployment(config: UpConfig) -> Deployment:
+    """Describes the deployment of `baton up`, with absolute paths."""
+    transfer = replace(config.transfer, kv_directory=_absolute(config.transfer.kv_directory))
+    config = replace(config, engine=with_absolute_engine_paths(config.engine), transfer=transfer)
     return describe(config, host=config.host, port=config.port, dashboard_port=config.dashboard_port)
 
 
-def with_absolute_paths(engine: EngineOptions) -> EngineOptions:
+def with_absolute_engine_paths(engine: EngineOptions) -> EngineOptions:
+    """Returns the options with absolute paths of adapters, draft models and heads. A hub id stays as it is."""
     draft = Path(engine.draft_model).expanduser()
     return replace(
         engine,
-        host_kv_directory=_whole(engine.host_kv_directory),
-        lora=tuple(f"{one.name}={_whole(one.path)}" for one in parse_sources(engine.lora)),
-        lora_root=_whole(engine.lora_root),
+        host_kv_directory=_absolute(engine.host_kv_directory),
+        lora=tuple(f"{one.name}={_absolute(one.path)}" for one in parse_sources(engine.lora)),
+        lora_root=_absolute(engine.lora_root),
         draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,
-        medusa=_whole(engine.medusa),
-        eagle=_whole(engine.eagle),
+        medusa=_absolute(engine.medusa),
+        eagle=_absolute(engine.eagle),
     )
 
 
-def _whole(path: str) -> str:
+def _absolute(path: str) -> str:
     return str(Path(path).expanduser().resolve()) if path else ""
 
 
@@ -97,7 +99,7 @@ class Processes:
         self._numa_nodes = numa_nodes
         self._run = run
         self._url = http_url(config.host, config.port, bool(config.tls_cert))
-        self._deployment = described(config)
+        self._deployment = host_deployment(config)
         self._place = Locations(redis=redis, model=model, secret_file=str(secret))
 
     def workers(self) -> list[Process]:
@@ -108,10 +110,10 @@ class Processes:
     def gateways(self) -> list[Process]:
         """Makes the gateways, which are ready when they accept requests and have found workers."""
         (service,) = self._deployment.of("gateway")
-        own_keys = str(self._run / OWN_KEYS) if self._config.api_keys else ""
+        operator_keys_file = str(self._run / OPERATOR_KEYS_FILE) if self._config.api_keys else ""
         shared = new_epoch() if service.replicas > 1 else ""
         unloaded = str(self._run / UNLOADED_FILE) if self._config.idle_unload else ""
-        place = replace(self._place, own_keys=own_keys, share_port=shared, unloaded_file=unloaded)
+        place = replace(self._place, operator_keys_file=operator_keys_file, share_port=shared, unloaded_file=unloaded)
         serves = watch_http(f"{self._url}{service.probes.ready}")
         made = [process(service, name, place, self._run) for name in service.names]
         return [dataclasses.replace(each, watch=watch_both(each.watch, serves)) for each in made]
@@ -125,6 +127,6 @@ class Processes:
         return IdleWatch(self._config.idle_unload, self._run / UNLOADED_FILE, workers, files, now)
 
     def dashboard(self) -> list[Process]:
-        own_key = str(self._run / OWN_KEY) if self._config.api_keys else ""
-        place = replace(self._place, gateway=self._url, own_key=own_key)
+        operator_key_file = str(self._run / OPERATOR_KEY_FILE) if self._config.api_keys else ""
+        place = replace(self._place, gateway=self._url, operator_key_file=operator_key_file)
         return [process(service, service.role, place, self._run) for service in self._deployment.of("dashboard")]

@@ -15,23 +15,23 @@ UNLOADED_STAGE = "unloaded"
 
 @dataclass
 class SupervisedService:
-    """A service and its current process."""
+    """A process of the deployment with its current child process. Times are `time.monotonic`, in seconds."""
 
-    service: Process
+    process: Process
     child: Child
     pulse: Pulse
-    born: float
-    early_deaths: int = 0
+    born: float  # start of the child
+    early_deaths: int = 0  # in a row
     ready: bool = False
     was_ready: bool = False  # before it died
     stage: str = "starting"
-    restart_at: float | None = None
-    rests_since: float | None = None  # it was ended because it is not needed now, and is not started again
+    restart_at: float | None = None  # the child has died
+    rests_since: float | None = None  # its idle model was unloaded: the child was told to end, and is not restarted
     restarts: int = 0
-    address: str = ""  # where it serves, if it says so
+    address: str = ""  # at which it serves, if its status has one
 
     def state(self) -> ServiceState:
-        name, restarts = self.service.name, self.restarts
+        name, restarts = self.process.name, self.restarts
         if self.rests_since is not None:
             return ServiceState(name, UNLOADED_STAGE, restarts=restarts)
         if self.restart_at is not None:

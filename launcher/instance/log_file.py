@@ -147,8 +147,8 @@ class LogFile(LossyLog):
         self.close()
 
 
-class Inherited:
-    """A descriptor that this process inherited, whose size another program bounds."""
+class InheritedFile:
+    """Lines for an inherited descriptor, such as standard output, whose size another program bounds."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.path = name

@@ -66,7 +66,7 @@ def check(config: ManifestsConfig) -> None:
 
 
 def _check_places(config: ManifestsConfig) -> None:
-    pods, way = config.placement, config.outside
+    pods, ingress = config.placement, config.ingress
     if config.models_access == "pod":
         if config.models_claim:
             raise ConfigError("--models-access", "pod", "--models-claim has the models already")
@@ -75,24 +75,24 @@ def _check_places(config: ManifestsConfig) -> None:
     for option, given, pattern, example in (
         ("--node-selector", pods.node_selector, LABEL_PATTERN, "gpu=l4"),
         ("--env", pods.env, VARIABLE_PATTERN, "NCCL_DEBUG=INFO"),
-        ("--ingress-annotation", way.ingress_annotation, ANNOTATION_PATTERN, "example.com/timeout=600"),
+        ("--ingress-annotation", ingress.ingress_annotation, ANNOTATION_PATTERN, "example.com/timeout=600"),
     ):
         for each in given:
             if not pattern.fullmatch(each):
                 raise ConfigError(option, each, f"expected NAME=VALUE, such as {example}")
     for option, value in (
-        ("--ingress-class", way.ingress_class),
-        ("--ingress-tls-secret", way.ingress_tls_secret),
-        ("--ingress-annotation", " ".join(way.ingress_annotation)),
-        ("--route-gateway", way.route_gateway),
+        ("--ingress-class", ingress.ingress_class),
+        ("--ingress-tls-secret", ingress.ingress_tls_secret),
+        ("--ingress-annotation", " ".join(ingress.ingress_annotation)),
+        ("--route-gateway", ingress.route_gateway),
     ):
-        if value and not way.hostname:
+        if value and not ingress.hostname:
             raise ConfigError(option, value, "it goes with --hostname")
-        if value and way.route_gateway and option != "--route-gateway":
+        if value and ingress.route_gateway and option != "--route-gateway":
             raise ConfigError(option, value, "--route-gateway writes an HTTPRoute, and no Ingress")
-    if way.hostname and config.tls_cert:
+    if ingress.hostname and config.tls_cert:
         why = "TLS ends there, and what is written leads to gateways that speak HTTP; --tls-cert goes without it"
-        raise ConfigError("--hostname", way.hostname, why)
+        raise ConfigError("--hostname", ingress.hostname, why)
 
 
 def _check_redis(url: str) -> None:

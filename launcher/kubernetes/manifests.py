@@ -4,11 +4,11 @@ from launcher.containers.yaml_text import Value
 from launcher.deployment import WORKERS
 from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
 from launcher.kubernetes.disruption import disruption_budget
+from launcher.kubernetes.ingress import ingress_or_route
 from launcher.kubernetes.monitoring import board_and_alerts, service_monitor
 from launcher.kubernetes.network import network_policy
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.outside import way_in
-from launcher.kubernetes.place import described, needs_models
+from launcher.kubernetes.place import needs_models, pods_deployment
 from launcher.kubernetes.redis import redis
 from launcher.kubernetes.secrets import Secrets, config_map, secrets
 from launcher.kubernetes.services import service_of
@@ -17,7 +17,7 @@ from launcher.kubernetes.workloads import deployment
 
 
 def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
-    services = described(config).services
+    services = pods_deployment(config).services
     made = [*secrets(config, held), config_map(config)]
     if needs_models(config) and not config.models_claim and config.models_access != "pod":
         made.append(models_claim(config))
@@ -30,7 +30,7 @@ def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
     made += [autoscaler(config, service) for service in scaled]
     if scaled:
         made.append(adapter_rules(config))
-    made += way_in(config)
+    made += ingress_or_route(config)
     if config.service_monitor:
         made.append(service_monitor(config))
     if config.board_and_alerts:

@@ -37,8 +37,8 @@ class PodPlacement(Struct, frozen=True, kw_only=True):
     ] = 8 << 30
 
 
-class OutsideOptions(Struct, frozen=True, kw_only=True):
-    """Way from outside of the cluster to the gateways."""
+class IngressOptions(Struct, frozen=True, kw_only=True):
+    """Access to the gateways from outside the cluster."""
 
     service_type: Annotated[
         Literal["ClusterIP", "LoadBalancer", "NodePort"], Meta(description="type of the gateways' Service")
@@ -202,7 +202,7 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     ] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
     placement: PodPlacement = PodPlacement()
-    outside: OutsideOptions = OutsideOptions()
+    ingress: IngressOptions = IngressOptions()
     adapter_namespace: Annotated[
         NameOrNone,
         Meta(

@@ -41,7 +41,7 @@ FIRST_WORKER_PORT = 7000  # each pod has its own address, so all workers listen 
 REDIS_URL, REDIS_PASSWORD = "BATON_REDIS_URL", "REDISCLI_AUTH"  # environment variables; redis-cli reads the second
 
 
-def described(config: ManifestsConfig) -> Deployment:
+def pods_deployment(config: ManifestsConfig) -> Deployment:
     """Describes the deployment with the paths and port numbers that it has inside pods."""
     made = describe(_in_pods(config), host="0.0.0.0", port=config.port, dashboard_port=config.dashboard_port)
     return Deployment(tuple(_numbered(config, service) for service in made.services))
@@ -80,8 +80,8 @@ def locations(config: ManifestsConfig, service: Service) -> Locations:
         status_file=STATUS_FILE,
         worker=PlaceOptions(announce="$(POD_IP)", ports=ports) if service.role in WORKERS else PlaceOptions(),
         gateway=f"http{'s' * bool(config.tls_cert)}://{name_of(config, 'gateway')}:{config.port}",
-        own_keys=f"{KEYS_DIRECTORY}/{OWN_KEYS_FILE}" if config.api_keys and service.role == "gateway" else "",
-        own_key=f"{OWN_KEY_DIRECTORY}/api-key" if config.api_keys and dashboard else "",
+        operator_keys_file=f"{KEYS_DIRECTORY}/{OWN_KEYS_FILE}" if config.api_keys and service.role == "gateway" else "",
+        operator_key_file=f"{OWN_KEY_DIRECTORY}/api-key" if config.api_keys and dashboard else "",
         python=PYTHON_COMMAND,
     )
 

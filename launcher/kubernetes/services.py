@@ -34,4 +34,4 @@ def service_of(config: ManifestsConfig, service: Service) -> Value:
 
 
 def _type_of(config: ManifestsConfig, service: Service) -> str:
-    return config.outside.service_type if service.role == "gateway" else "ClusterIP"
+    return config.ingress.service_type if service.role == "gateway" else "ClusterIP"

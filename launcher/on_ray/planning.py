@@ -14,8 +14,8 @@ from launcher.autoscale.rules import Rules, parse_rules
 from launcher.deployment import Deployment, Role, hub_settings
 from launcher.devices.rank_width import widths_of
 from launcher.devices.worker_counts import AvailableGpus, decide_workers, with_rank_width
-from launcher.host.own_files import own_key, secret_path
-from launcher.host.processes import OWN_KEY, OWN_KEYS, described
+from launcher.host.processes import OPERATOR_KEY_FILE, OPERATOR_KEYS_FILE, host_deployment
+from launcher.host.secret_files import make_operator_key, secret_path
 from launcher.on_ray.cluster import ClusterError
 from launcher.on_ray.node.process import SECRET_FILE
 from launcher.on_ray.node.redis import redis_url
@@ -84,11 +84,11 @@ def make_plan(
     config: UpConfig, run: Path, nodes: Mapping[str, NodeResources], here: str, server: RedisServer | None
 ) -> RayPlan:
     """Makes the plan. `here`: id of this process's node; `server`: the deployment's own Redis, or None for --redis."""
-    own_key(config, run)
+    make_operator_key(config, run)
     files = {SECRET_FILE: secret_path(config, run).read_text()}
-    names = (OWN_KEYS, OWN_KEY) if config.api_keys else ()
+    names = (OPERATOR_KEYS_FILE, OPERATOR_KEY_FILE) if config.api_keys else ()
     keys = {name: (run / name).read_text() for name in names}
-    deployment: Deployment = described(config)
+    deployment: Deployment = host_deployment(config)
     anywhere = config.host in ANY_ADDRESS
     host = nodes[here].address if anywhere else config.host
     identity = new_epoch()[:12]

@@ -16,8 +16,8 @@ from contracts.errors import BatonError, ConfigError
 from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
-from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
-from launcher.host.processes import OWN_KEY
+from launcher.checking.settings import check_settings, checked_port, with_absolute_key_paths
+from launcher.host.processes import OPERATOR_KEY_FILE
 from launcher.host.signals import Signals
 from launcher.instance.instances import Instance, Record
 from launcher.instance.run_directory import run_directory
@@ -54,7 +54,7 @@ def up(arguments: Sequence[str]) -> int:
             raise ConfigError("--idle-unload", asked.idle_unload, "works on one host: Ray's workers stay loaded")
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
-        config = replace(with_absolute_paths(asked), model=model, port=checked_port(asked))
+        config = replace(with_absolute_key_paths(asked), model=model, port=checked_port(asked))
         log = new_log(config.log_bytes, config.log_files, stages.say, config.log_format)
     except BatonError as error:
         return refused(error)
@@ -153,7 +153,7 @@ class Up:
 
     def _watch(self, reports: Reports, signals: Signals) -> Overview:
         config = self._config
-        own = self._run / OWN_KEY
+        own = self._run / OPERATOR_KEY_FILE
         key_file = str(own) if own.exists() else ""
         url = http_url(config.host, config.port, bool(config.tls_cert))
         instance = Instance(url, os.getpid(), config.model, time.time(), str(self._log), key_file, config.tls_cert)
@@ -162,7 +162,7 @@ class Up:
 
     def _greet(self, ending: str) -> None:
         config = self._config
-        own = self._run / OWN_KEY
+        own = self._run / OPERATOR_KEY_FILE
         url = http_url(config.host, config.port, bool(config.tls_cert))
         key = own.read_text() if own.exists() else ""
         seconds = time.monotonic() - self._began

@@ -16,7 +16,7 @@ from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
 from infra.config.operators import OPERATORS_VARIABLE
-from launcher.containers.compose import compose, described, host_workers, locations
+from launcher.containers.compose import compose, compose_deployment, host_workers, locations
 from launcher.containers.container import IMAGE, TRITON_CACHE
 from launcher.containers.monitoring_containers import PROFILE
 from launcher.deployment import placed
@@ -161,7 +161,7 @@ def test_the_committed_file_is_what_is_written(capsys: pytest.CaptureFixture[str
 
 def test_services_are_told_what_the_description_says(composed: Any) -> None:
     """With every variable at its default; a file of keys without a name is none."""
-    for service in described("cuda").of("gateway", "dashboard"):
+    for service in compose_deployment("cuda").of("gateway", "dashboard"):
         assert service.settings is not None
         told = structs.replace(placed(service.settings, locations()), api_keys=())
         if isinstance(told, DashboardConfig):
@@ -185,7 +185,7 @@ def test_numbers_of_workers_come_from_the_environment() -> None:
 def test_the_workers_supervisor_outlives_its_workers(composed: Any) -> None:
     """Docker's SIGKILL comes after that of the last worker."""
     grace = float(composed["services"]["workers"]["stop_grace_period"].removesuffix("s"))
-    assert grace > max(service.grace for service in described("cuda").of("prefill", "decode"))
+    assert grace > max(service.grace for service in compose_deployment("cuda").of("prefill", "decode"))
 
 
 @pytest.mark.parametrize("option", ["quantization", "kv_dtype", "speculation", "draft_model", "medusa", "eagle"])

@@ -64,7 +64,7 @@ def test_a_command_says_where_things_are_and_what_is_not_the_default() -> None:
 
 
 def test_a_deployments_own_key_is_known_to_the_gateway_and_used_by_the_dashboard() -> None:
-    place = Locations(redis="redis://r", gateway="http://g:1", own_keys="/own", own_key="/key")
+    place = Locations(redis="redis://r", gateway="http://g:1", operator_keys_file="/own", operator_key_file="/key")
     asked = described(api_keys=("/theirs",))
     (gateway,), (dashboard,) = asked.of("gateway"), asked.of("dashboard")
     assert parse(GatewayConfig, command(gateway, place)[4:], "gateway").api_keys == ("/theirs", "/own")

@@ -45,14 +45,17 @@ class DeploymentController:
             self._fleet.adopt()
             self._phase = "running"
             self._said.say("the controller was lost with its node, and goes on here")
-        threading.Thread(target=self._keep, name="keep", daemon=True).start()
+        threading.Thread(target=self._run, name="controller", daemon=True).start()
         if plan.rules is not None:
             gateway = plan.orders["gateway"]
             scaling = Scaling(plan.rules, gateway.files[SECRET_FILE].strip().encode(), self)
             threading.Thread(target=scaling.run, args=(gateway.redis,), name="scaling", daemon=True).start()
 
     def overview(self, heard: int, keeps: bool) -> Overview:
-        """Returns the overview, with the sentences after the first `heard`. `keeps`: the call is from `baton up`."""
+        """Returns the overview, with all sentences but the first `heard`, which the caller has.
+
+        `keeps`: the caller is the attached `baton up`, whose silence would end the deployment.
+        """
         if keeps:
             self._heard_at = time.monotonic()
         states = tuple(member.state() for member in list(self._fleet.members.values()))
@@ -77,19 +80,19 @@ class DeploymentController:
         """Drains and removes a worker; returns its name when it has ended. Raises `ChangeRefused`."""
         with self._lock:
             self._refuse_unless_running(role)
-            found = self._fleet.least_bound(role)
+            found = self._fleet.removal_order(role)
             if len(found) < 2:
                 raise ChangeRefused(f"{role}: there is one worker of this role, and it stays")
-            return self._drop(found[0], "is removed")
+            return self._remove(found[0], "is removed")
 
     def remove_at(self, role: Role, address: str) -> str:
         """Drains and removes the worker at an address; returns its name when it has ended. Raises `ChangeRefused`."""
         with self._lock:
             self._refuse_unless_running(role)
-            there = [one for one in self._fleet.least_bound(role) if one.state().endpoint == address]
+            there = [one for one in self._fleet.removal_order(role) if one.state().endpoint == address]
             if not there:
                 raise ChangeRefused(f"{role}: no worker of this role is at {address}")
-            return self._drop(there[0], "is removed")
+            return self._remove(there[0], "is removed")
 
     def counts(self) -> dict[str, int]:
         """Returns the number of workers by role; empty while the deployment does not run."""
@@ -109,12 +112,12 @@ class DeploymentController:
         if role not in WORKERS or role not in self._plan.orders:
             raise ChangeRefused(f"{role}: the deployment has no workers of this role")
 
-    def _drop(self, member: Member, how: str) -> str:
+    def _remove(self, member: Member, how: str) -> str:
         self._fleet.remove(member)
         self._said.say(f"{member.name} {how}")
         return member.name
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         try:
             if self._phase == "starting":
                 self._start()
@@ -147,7 +150,7 @@ class DeploymentController:
                 if failure and self._phase == "starting":
                     raise ChangeRefused(failure)
                 if failure and member.adding:
-                    self._drop(member, f"is removed: {failure}")
+                    self._remove(member, f"is removed: {failure}")
         if self._plan.attached and time.monotonic() - self._heard_at > MAX_DRIVER_SILENCE_S:
             self._error = f"the ./baton up that kept it has been silent for {MAX_DRIVER_SILENCE_S:.0f} s"
             self._stopping.set()

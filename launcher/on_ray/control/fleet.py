@@ -51,21 +51,24 @@ class Fleet:
         """Adds a worker with the lowest free number. Raises `PlacementFailed`."""
         number = next(n for n in range(len(self.members) + 1) if f"{role}-{n}" not in self.members)
         name = f"{role}-{number}"
-        spare = self._spare(role)
-        group = spare or WorkerGroup(name, (name,))
-        if spare is None:
+        vacant = self._vacant_group(role)
+        group = vacant or WorkerGroup(name, (name,))
+        if vacant is None:
             self._reserve(group)
         return self._make(role, name, group)
 
     def remove(self, member: Member) -> None:
         """Drains and ends a worker, and removes its placement group if no other worker uses it."""
-        self._end([member])
+        self._stop_members([member])
         group = member.group
         if group is not None and not any(other.group == group for other in self.members.values()):
             remove_placement_group(self._groups.pop(group.name))
 
-    def least_bound(self, role: Role) -> list[Member]:
-        """Returns the workers of a role: first workers with a group of their own, and of these the latest."""
+    def removal_order(self, role: Role) -> list[Member]:
+        """Returns the workers of a role in the order in which they should be removed.
+
+        Workers alone in their placement group come first, since their group goes with them; of these the latest.
+        """
         found = [member for member in self.members.values() if member.role == role]
         return sorted(
             found, key=lambda member: (len(member.group.members) if member.group else 0, -number_of(member.name))
@@ -74,11 +77,11 @@ class Fleet:
     def take_down(self) -> None:
         """Stops all services in their order, and removes everything of the deployment from the cluster."""
         for roles in STOP_ORDER:
-            self._end([member for member in self.members.values() if member.role in roles])
+            self._stop_members([member for member in self.members.values() if member.role in roles])
         for group in self._groups.values():
             remove_placement_group(group)
         self._groups.clear()
-        self._tidy()
+        self._remove_directories()
 
     def adopt(self) -> None:
         """Takes over the actors and placement groups of the controller before its restart."""
@@ -94,7 +97,7 @@ class Fleet:
             if group is not None and group.name not in self._groups:
                 self._groups[group.name] = ray.util.get_placement_group(group.name)
 
-    def _spare(self, role: Role) -> WorkerGroup | None:
+    def _vacant_group(self, role: Role) -> WorkerGroup | None:
         """Returns a group with a bundle that a removed worker of this role has left, or None."""
         for member in self.members.values():
             for name in member.group.members if member.group else ():
@@ -139,7 +142,7 @@ class Fleet:
         self.members[name] = member
         return member
 
-    def _end(self, members: Sequence[Member]) -> None:
+    def _stop_members(self, members: Sequence[Member]) -> None:
         asked = [call for member in members if (call := member.ask_to_stop()) is not None]
         if asked:
             longest = max(self._plan.orders[member.role].service.grace for member in members)
@@ -148,10 +151,10 @@ class Fleet:
             member.kill()
             del self.members[member.name]
 
-    def _tidy(self) -> None:
-        tidy = ray.remote(remove_directory)
+    def _remove_directories(self) -> None:
+        remove = ray.remote(remove_directory)
         calls = [
-            tidy.options(
+            remove.options(
                 num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             ).remote(self._plan.deployment)
             for node in ray.nodes()

@@ -32,14 +32,14 @@ class Member:
         self._lost = False
 
     def poll(self) -> tuple[str, ...]:
-        """Takes the report of the last call, if it has arrived, and calls again. Returns new sentences."""
+        """Reads the answer of the last call, if it has arrived, and calls again. Returns new sentences."""
         sentences: tuple[str, ...] = ()
         if self._asked is not None:
             answered, _ = ray.wait([self._asked], timeout=0)
             if not answered:
                 return ()
             try:
-                look: ActorReport = ray.get(self._asked)
+                report: ActorReport = ray.get(self._asked)
             except RayActorError:
                 self._heard = 0
                 if not self._lost:
@@ -48,12 +48,12 @@ class Member:
                     )
                 self._lost = True
             else:
-                sentences = look.sentences
-                if self._lost and look.stage == READY_STAGE:
-                    sentences = (*sentences, f"{self.name} is ready again, on {look.address}")
-                self._lost = self._lost and look.stage != READY_STAGE
-                self.last, self._heard = look, look.said
-        self._asked, self._asked_at = self.handle.look.remote(self._heard), time.monotonic()
+                sentences = report.sentences
+                if self._lost and report.stage == READY_STAGE:
+                    sentences = (*sentences, f"{self.name} is ready again, on {report.address}")
+                self._lost = self._lost and report.stage != READY_STAGE
+                self.last, self._heard = report, report.said
+        self._asked, self._asked_at = self.handle.report.remote(self._heard), time.monotonic()
         return sentences
 
     @property
@@ -65,19 +65,19 @@ class Member:
         return self.last is not None and self.last.stage == READY_STAGE and not self._lost
 
     def state(self) -> MemberState:
-        look = self.last
+        report = self.last
         if self.leaving:
             return MemberState(name=self.name, role=self.role, stage="draining")
-        if look is None or self._lost or self.silent:
+        if report is None or self._lost or self.silent:
             waits = "waiting for Ray" if self.silent else "starting"
             return MemberState(name=self.name, role=self.role, stage=waits)
         return MemberState(
             name=self.name,
             role=self.role,
-            stage=look.stage,
-            percent=look.percent,
-            address=look.address,
-            endpoint=look.endpoint,
+            stage=report.stage,
+            percent=report.percent,
+            address=report.address,
+            endpoint=report.endpoint,
         )
 
     def ask_to_stop(self) -> Any:

@@ -18,7 +18,7 @@ from infra.network.listening import ANY_ADDRESS, http_url
 from infra.process.status import Status, read_status
 from launcher.deployment import WORKERS, Locations, command
 from launcher.host.process import READY_STAGE, Process, Watch, watch_http, watch_status_file
-from launcher.host.processes import OWN_KEY, OWN_KEYS, environment
+from launcher.host.processes import OPERATOR_KEY_FILE, OPERATOR_KEYS_FILE, environment
 from launcher.instance.held_file import is_held
 from launcher.on_ray.node.redis import redis_process
 from launcher.on_ray.order import Order
@@ -88,8 +88,8 @@ def make_process(order: Order, run: Path, address: str) -> Process:
         busy_page=str(run.parent / "busy") if order.service.role in WORKERS else "",
         share_port=order.share_port,
         gateway=order.gateway,
-        own_keys=str(run / OWN_KEYS) if OWN_KEYS in order.files else "",
-        own_key=str(run / OWN_KEY) if OWN_KEY in order.files else "",
+        operator_keys_file=str(run / OPERATOR_KEYS_FILE) if OPERATOR_KEYS_FILE in order.files else "",
+        operator_key_file=str(run / OPERATOR_KEY_FILE) if OPERATOR_KEY_FILE in order.files else "",
         python=(sys.executable, "-P"),
     )
     watch = watch_status_file(status)

@@ -17,7 +17,7 @@ from launcher.host.signals import Signals
 from launcher.host.supervised_service import FIRST_RESTART_DELAY_S, MAX_RESTART_DELAY_S
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.instance.held_file import HeldFile
-from launcher.instance.log_file import Inherited, LossyLog
+from launcher.instance.log_file import InheritedFile, LossyLog
 from launcher.on_ray.node.process import OWNER_FILE, advertised, make_directory, make_process, node_environment
 from launcher.on_ray.node.restarted import was_restarted
 from launcher.on_ray.order import Order
@@ -47,8 +47,8 @@ class ServiceActor:
         """Ray writes this name before each line of the actor's log."""
         return self._order.name
 
-    def look(self, heard: int) -> ActorReport:
-        """Returns the state of the process, with the sentences after the first `heard`."""
+    def report(self, heard: int) -> ActorReport:
+        """Returns the state of the process, with its sentences but the first `heard`, which the caller has."""
         stages, status = self._stages, read_status(self._status_file) if self._status_file is not None else None
         stage, percent = stages.stage, stages.percent
         if stage == READY_STAGE and self._supervisor is not None and not self._supervisor.ready:
@@ -88,7 +88,9 @@ class ServiceActor:
         except (BatonError, OSError) as error:
             return f"{self._order.name} did not start: {error}"
         self._status_file = process.status_file
-        log = LossyLog(Inherited(1, f"of {self._order.name}"), self._stages.say)  # Ray collects and bounds this output
+        log = LossyLog(
+            InheritedFile(1, f"of {self._order.name}"), self._stages.say
+        )  # Ray collects and bounds this output
         with HeldFile(run / OWNER_FILE, f"{os.getpid()}\n"):
             environment = node_environment(os.environ, self._order, run)
             supervisor = Supervisor(run, environment, log, self._stages, self._signals, self._order.silent_seconds)

@@ -7,7 +7,7 @@ import pytest
 from infra.keys.key_file import read_keys
 from infra.keys.key_ring import KeyRing
 from launcher.__main__ import main
-from launcher.commands.key import own_keys
+from launcher.commands.key import default_key_file
 
 Output = pytest.CaptureFixture[str]
 
@@ -25,8 +25,8 @@ def test_a_key_is_made_listed_and_revoked(capsys: Output) -> None:
     assert main(["key", "new", "app", *options]) == 0
     out, told = capsys.readouterr()
     text = out.strip()
-    assert out == f"{text}\n" and text not in told and f"./baton up --api-keys {own_keys()}" in told
-    record = KeyRing([str(own_keys())]).find(text)
+    assert out == f"{text}\n" and text not in told and f"./baton up --api-keys {default_key_file()}" in told
+    record = KeyRing([str(default_key_file())]).find(text)
     assert record is not None and (record.name, record.owner, record.operator, record.weight) == (
         "app",
         "acme",
@@ -34,7 +34,7 @@ def test_a_key_is_made_listed_and_revoked(capsys: Output) -> None:
         2.0,
     )
     assert (record.requests_per_minute, record.tokens_per_minute, record.concurrency) == (60, 9000, 2)
-    assert own_keys().stat().st_mode & 0o777 == 0o600 and text[-64:] not in own_keys().read_text()
+    assert default_key_file().stat().st_mode & 0o777 == 0o600 and text[-64:] not in default_key_file().read_text()
     assert main(["key", "new", "other"]) == 0
     capsys.readouterr()
     assert main(["key", "list"]) == 0
@@ -43,13 +43,13 @@ def test_a_key_is_made_listed_and_revoked(capsys: Output) -> None:
     assert "operator, 60 requests/min, 9000 tokens/min, 2 at once, priority 3, weight 2, ttft=2s,tpot=100ms" in first
     assert second.split()[:2] == ["other", "other"] and text[-64:] not in first
     assert main(["key", "revoke", "app"]) == 0
-    assert [key.name for key in read_keys(own_keys())] == ["other"]
+    assert [key.name for key in read_keys(default_key_file())] == ["other"]
 
 
 def test_a_file_of_ones_own_is_used(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "deep" / "keys.json"
     assert main(["key", "new", "one", "--api-keys", str(path)]) == 0
-    assert [key.name for key in read_keys(path)] == ["one"] and not own_keys().exists()
+    assert [key.name for key in read_keys(path)] == ["one"] and not default_key_file().exists()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_name_is_there_once(capsys: Output) -> None:
 def test_help_teaches(arguments: list[str], capsys: Output) -> None:
     assert main(["key", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "./baton key new NAME" in out and f"./baton up --api-keys {own_keys()}" in out
+    assert "./baton key new NAME" in out and f"./baton up --api-keys {default_key_file()}" in out
 
 
 def test_help_of_an_action_lists_its_options(capsys: Output) -> None:

@@ -13,7 +13,7 @@ from tests.launcher.kubernetes.written import VARIANTS, variants, written
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 """Those that get fixes when this is written."""
 CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
-"""Kinds of operators, which Kubernetes' schemas do not have: see `test_monitoring.py` and `test_outside.py`."""
+"""Kinds of operators, which Kubernetes' schemas do not have: see `test_monitoring.py` and `test_ingress.py`."""
 
 
 @pytest.mark.parametrize(

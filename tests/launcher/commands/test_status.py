@@ -8,7 +8,7 @@ import pytest
 from infra.redis.records import WorkerRecord
 from infra.redis.worker_load import WorkerLoad
 from launcher.__main__ import main
-from launcher.commands.status import NO_INSTANCE, NO_INSTANCE_HINT, NOT_READY, described, duration
+from launcher.commands.status import NO_INSTANCE, NO_INSTANCE_HINT, NOT_READY, duration, instance_text
 from launcher.instance.instances import Instance, Record, ServiceState
 from launcher.ray_process import asks_for_ray, needs_ray
 
@@ -54,7 +54,7 @@ def test_an_instance_whose_endpoint_does_not_answer_is_not_ready(capsys: pytest.
 def test_a_worker_shows_its_device_and_load() -> None:
     load = WorkerLoad(running=3, waiting=1, blocks_total=200, blocks_used=50)
     record = WorkerRecord("e", "prefill", "tcp://127.0.0.1:3", "", "m", "", "", 16, 2048, "cpu", "bf16", 0.0, load=load)
-    shown = described(INSTANCE, True, 0.0, {record.address: record}).splitlines()
+    shown = instance_text(INSTANCE, True, 0.0, {record.address: record}).splitlines()
     assert shown[-2].split() == ["prefill-0", "ready", "4713", "2", "cpu", "3", "1", "25%"]
 
 
@@ -64,7 +64,7 @@ def test_a_worker_shows_its_device_and_load() -> None:
 )
 def test_each_phase_is_named(phase: Any, ready: bool, word: str) -> None:
     instance = Instance("u", 1, "m", 1000.0, "l", phase=phase)
-    assert re.match(rf"{word}, since .* \(5 min\)\n", described(instance, ready, 1300.0))
+    assert re.match(rf"{word}, since .* \(5 min\)\n", instance_text(instance, ready, 1300.0))
 
 
 def test_durations() -> None:

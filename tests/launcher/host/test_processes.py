@@ -21,7 +21,7 @@ from launcher.commands.up import check, up
 from launcher.devices.gpus import Placement, placements, visible_gpus
 from launcher.devices.worker_counts import UNSPLIT_NOTE, expected_split
 from launcher.host.process import Process
-from launcher.host.processes import Processes, described, environment
+from launcher.host.processes import Processes, environment, host_deployment
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.stages import StageDisplay
 from tests.nvidia_smi import write_nvidia_smi
@@ -209,7 +209,9 @@ def test_several_gateways_share_the_port_and_nothing_else(tmp_path: Path) -> Non
     several = replace(EVERYTHING, gateways=3)
     gateways = Processes(several, tmp_path, "/m", "unix:///r", tmp_path / "secret").gateways()
     assert (
-        [one.name for one in gateways] == described(several).stop_order()[0] == ["gateway-0", "gateway-1", "gateway-2"]
+        [one.name for one in gateways]
+        == host_deployment(several).stop_order()[0]
+        == ["gateway-0", "gateway-1", "gateway-2"]
     )
     told = [parse(GatewayConfig, options(one), "gateway") for one in gateways]
     assert {one.port for one in told} == {1234}
@@ -218,7 +220,7 @@ def test_several_gateways_share_the_port_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_the_gateway_stops_first_and_redis_last() -> None:
-    order = described(EVERYTHING).stop_order()
+    order = host_deployment(EVERYTHING).stop_order()
     assert order[0] == ["gateway"]
     assert order[-1] == ["redis"]
     assert sorted(order[1]) == ["dashboard", "decode-0", "prefill-0", "prefill-1"]
@@ -316,7 +318,7 @@ def test_a_number_that_is_left_open_fills_the_gpus(
     config = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up")).config
     workers = Processes(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
     assert [worker.name for worker in workers] == roles
-    assert described(config).stop_order()[1] == roles
+    assert host_deployment(config).stop_order()[1] == roles
     if roles == ["decode-0"]:
         assert parse(WorkerConfig, options(workers[0]), "decode_service").engine.gpu_memory_utilization == 0.9
 

@@ -69,7 +69,9 @@ def test_a_signal_ends_the_start(bench: Bench) -> None:
 def test_what_is_kept_starts_though_another_cannot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker whose GPU is broken is tried again and again, while the workers of other GPUs serve."""
     monkeypatch.setattr("launcher.host.supervised_service.FIRST_RESTART_DELAY_S", 0.1)
-    bench.supervisor.keep([bench.service("broken", "raise SystemExit('error: no GPU')"), bench.service("worker")])
+    bench.supervisor.start_without_waiting(
+        [bench.service("broken", "raise SystemExit('error: no GPU')"), bench.service("worker")]
+    )
 
     def two_deaths() -> None:
         wait_until(lambda: bench.shown.getvalue().count("broken died (no GPU)") > 1, "the second death")

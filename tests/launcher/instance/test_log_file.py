@@ -8,7 +8,7 @@ import pytest
 
 from launcher.host.child import Child
 from launcher.host.process import Process
-from launcher.instance.log_file import WRITE_RETRY_S, Inherited, LogFile, LossyLog
+from launcher.instance.log_file import WRITE_RETRY_S, InheritedFile, LogFile, LossyLog
 from tests.full_disk import room
 from tests.waiting import wait_until
 
@@ -72,7 +72,7 @@ def test_lines_are_lost_while_the_disk_is_full_and_their_number_is_told(tmp_path
     now = 0.0
     path = tmp_path / "log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    log = LossyLog(Inherited(descriptor, "of a test"), said.append, lambda: now)
+    log = LossyLog(InheritedFile(descriptor, "of a test"), said.append, lambda: now)
     with room(250):
         log.write(4 * LINE)  # two and a half are written
         assert path.read_bytes() == (4 * LINE)[:250]

@@ -12,7 +12,7 @@ from infra.keys.key_ring import KeyRing
 from infra.network.ports import parse_ports
 from launcher.deployment import CLOSE_S, placed
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.place import described, locations
+from launcher.kubernetes.place import locations, pods_deployment
 from tests.launcher.kubernetes.written import VARIANTS, Manifest, of_kind, options, pod_specs, variants, written
 
 REACHED_BY = {
@@ -85,7 +85,7 @@ def test_services_are_told_what_the_description_says(variant: str, tmp_path: Pat
     """Each command line is one that its service reads as the description means it."""
     config = options(variant, tmp_path)
     made = {name: spec["containers"][0] for name, spec in pod_specs(written(variant, tmp_path))}
-    for service in described(config).services:
+    for service in pods_deployment(config).services:
         if service.settings is None:
             continue
         container = made[f"{config.name}-{service.role}"]
@@ -163,7 +163,7 @@ def test_every_pod_is_behind_a_policy_for_both_ways(variant: str, tmp_path: Path
 def test_workers_and_redis_are_reached_by_ours_only(variant: str, tmp_path: Path) -> None:
     config, made = options(variant, tmp_path), written(variant, tmp_path)
     policies = of_kind(made, "NetworkPolicy")
-    for role in [service.role for service in described(config).services]:
+    for role in [service.role for service in pods_deployment(config).services]:
         ingress = policies[f"{config.name}-{role}"]["spec"]["ingress"]
         if role in REACHED_BY:
             assert {rule["ports"][0]["port"]: components(config, rule["from"]) for rule in ingress} == REACHED_BY[role]
@@ -176,7 +176,7 @@ def test_workers_and_redis_are_reached_by_ours_only(variant: str, tmp_path: Path
 def test_services_leave_for_those_that_they_ask_only(variant: str, tmp_path: Path) -> None:
     config, made = options(variant, tmp_path), written(variant, tmp_path)
     policies = of_kind(made, "NetworkPolicy")
-    for role in [service.role for service in described(config).services]:
+    for role in [service.role for service in pods_deployment(config).services]:
         egress = policies[f"{config.name}-{role}"]["spec"]["egress"]
         if variant == "cluster":  # whose Redis nodes may have any address
             assert egress == [{}]

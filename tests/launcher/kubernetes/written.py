@@ -9,7 +9,7 @@ import pytest
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
-from launcher.kubernetes.options import ManifestsConfig, OutsideOptions, PodPlacement
+from launcher.kubernetes.options import IngressOptions, ManifestsConfig, PodPlacement
 from launcher.kubernetes.replicas import with_replicas
 from launcher.kubernetes.secrets import read_secrets
 from tests.certificates import make_certificate
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "models_access": "pod",
         "worker_surge": 1,
         "adapter_namespace": "monitoring",
-        "outside": OutsideOptions(
+        "ingress": IngressOptions(
             hostname="llm.example",
             ingress_class="nginx",
             ingress_tls_secret="llm-tls",
@@ -62,7 +62,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "hf_endpoint": "https://hub.example:8443",
         "storage_class": "fast",
         "dashboard_port": 0,
-        "outside": OutsideOptions(hostname="llm.example", route_gateway="edge/public", service_type="NodePort"),
+        "ingress": IngressOptions(hostname="llm.example", route_gateway="edge/public", service_type="NodePort"),
     },
     "cluster": {"redis": "redis+cluster://a.example:6379,b.example:6379", "prefill": 0, "max_prefill": 0},
     "cpu": {"device": "cpu", "max_prefill": 0, "max_decode": 0, "store_bytes": 4 << 30},

@@ -1,4 +1,4 @@
-"""Makes the secret and the operator key of an instance."""
+"""Makes the files with the secret and with the operator key of an instance."""
 
 import time
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from infra.network.sealing import new_secret
-from launcher.host.processes import OWN_KEY, OWN_KEYS
+from launcher.host.processes import OPERATOR_KEY_FILE, OPERATOR_KEYS_FILE
 from launcher.options import DeploymentOptions
 
 
-def own_key(config: DeploymentOptions, run: Path) -> str:
-    """Makes the operator key in the instance's run directory; empty where clients need no key."""
+def make_operator_key(config: DeploymentOptions, run: Path) -> str:
+    """Makes the operator key in the run directory, and returns it; '' where clients need no key."""
     if not config.api_keys:
         return ""
     made = make_key("this-instance", KeyOptions(tenant="baton", operator=True), time.time())
-    change_keys(run / OWN_KEYS, lambda keys: [made.record], create=True)
-    (run / OWN_KEY).touch(mode=0o600)
-    (run / OWN_KEY).write_text(made.text)
+    change_keys(run / OPERATOR_KEYS_FILE, lambda keys: [made.record], create=True)
+    (run / OPERATOR_KEY_FILE).touch(mode=0o600)
+    (run / OPERATOR_KEY_FILE).write_text(made.text)
     return made.text
 
 
