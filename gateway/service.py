@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from contracts.errors import ModelError, StoreUnavailable
 from contracts.ids import new_epoch, request_ids
@@ -21,12 +22,14 @@ from gateway.reports.publisher import Publisher
 from gateway.reports.refusals import Refusals
 from gateway.reports.traces import open_traces
 from gateway.requests.dispatch import Dispatch
+from gateway.requests.end_reports import EndReports
 from gateway.requests.holdings import Holdings
 from gateway.requests.open_requests import OpenRequests
+from gateway.requests.sample import Sample
+from gateway.requests.stream import Stream
 from gateway.requests.tenant import Tenants
 from gateway.requests.unloaded import IdleTime, UnloadedModel
 from gateway.responses.conversations import Conversations
-from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.connection import WorkerConnection
@@ -39,7 +42,7 @@ from infra.network.sealing import Sealer, Signer, load_secret
 from infra.process.status import StatusFile
 from infra.process.tasks import Tasks
 from infra.redis.clients import connect
-from infra.redis.queue import JOB_PURPOSE
+from infra.redis.queue import JOB_PURPOSE, add_job
 from infra.redis.rates import RateStore
 from infra.redis.records import GatewayRecord, RunMark, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE as RECORDS
@@ -82,16 +85,18 @@ class Gateway:
         self._signer = Signer(secret, RECORDS)
         self._publisher = Publisher(self._store, self._signer, self._clock, self._epoch)
         self._dispatch = Dispatch(
-            config, self._epoch, self._store, Sealer(secret, JOB_PURPOSE), self._clock, self.workers, self.metrics
+            config,
+            self._epoch,
+            partial(add_job, self._store, Sealer(secret, JOB_PURPOSE)),
+            self._clock.server_now,
+            self.workers,
+            self.metrics,
         )
         self.requests = OpenRequests(
             config,
-            self.model,
-            self._clock,
             self._dispatch,
             self.metrics,
-            self._publisher,
-            self._detokenizer,
+            EndReports(config, self.model, self._clock, self.metrics, self._publisher).ended,
             lambda key: self._keys is None or self._keys.known(key) is not None,
         )
         self.discovery = Discovery(
@@ -193,7 +198,7 @@ class Gateway:
         return next(self._ids)
 
     def holdings(self) -> Holdings:
-        return Holdings(self.new_id, self.requests, self.limiter)
+        return Holdings(self.new_id, self.requests, self.limiter, self._stream)
 
     async def stats(self) -> list[WorkerRecord]:
         """Returns the workers' records, in the order of their start. Raises `APIError` without Redis."""
@@ -277,9 +282,10 @@ class Gateway:
             await asyncio.to_thread(self.traces.close)
         await self._store.aclose()
 
-    def _detokenizer(self, markers: Collection[str]) -> Detokenizer:
+    def _stream(self, received: float, streaming: bool, sample: Sample) -> Stream:
         assert self.admission is not None, "a prompt was admitted, so there is one"
-        return self.admission.tokenizer.detokenizer(markers)
+        detokenizer = self.admission.tokenizer.detokenizer(sample.admitted.markers)
+        return Stream(sample, detokenizer, received, streaming, self.metrics)
 
     async def _follow(self, keys: KeyRing) -> None:
         while True:

@@ -5,15 +5,19 @@ from functools import partial
 
 from msgspec import structs
 
+from contracts.ids import AttemptKey, Ticket
+from contracts.messages.job import AnyJob
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.worker import Placed, Worker
 from infra.redis.records import HEARTBEAT_S, Memory, WorkerRecord
+from kvtransfer.events import CancelAttempt
 from pricing.routes.backlog import Backlog
 from pricing.routes.links import HostLocation
 from simulation.links import SimulatedLinks
 from simulation.pings import PingAnswers
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
+from worker.events import Kill
 
 GATEWAY_EPOCH = "gateway"
 
@@ -22,15 +26,31 @@ class SimulatedPeer(Worker):
     """The gateway's knowledge of a simulated worker, and the worker itself."""
 
     def __init__(
-        self, record: WorkerRecord, worker: SimulatedWorker, answers: PingAnswers, clock: Callable[[], float]
+        self,
+        record: WorkerRecord,
+        worker: SimulatedWorker,
+        links: SimulatedLinks,
+        answers: PingAnswers,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(record)
         self._clock = clock
+        self._handoffs = links
         self.worker = worker
-        self.usable = True
+        self.usable = self.welcomed = True
         self.answers = answers
         self.keys_are_due = False
         """Whether the ping whose answer tells the worker's changed keys is planned."""
+
+    def take(self, job: AnyJob, ticket: Ticket) -> None:
+        if self.worker.alive:
+            self.worker.take(job, ticket)
+
+    def cancel(self, key: AttemptKey) -> None:
+        if self.worker.alive:
+            self.worker.post(Kill(key, "cancelled"))
+            if self.worker.role == "decode":
+                self._handoffs.from_decode(self.worker, CancelAttempt(key))
 
     def hear(self, now: float) -> None:
         """Takes the newest answer to a ping. Every method that depends on an answer calls this first."""
@@ -63,7 +83,7 @@ class SimulatedPeers:
         now = self._timeline.now
         answers = PingAnswers(worker, self._front_s, now)
         worker.before_change = answers.answer
-        peer = SimulatedPeer(_record_of(worker), worker, answers, self._timeline.clock)
+        peer = SimulatedPeer(_record_of(worker), worker, self._links, answers, self._timeline.clock)
         peer.learned_at = now
         self.directory.add(peer)
         self._tell_keys(peer)

@@ -4,22 +4,21 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from contracts.ids import AttemptKey
-from contracts.messages.gateway import Emitted
+from contracts.messages.gateway import Failed, News, Tokens
 from gateway.heap import rare_collections
 from gateway.workers.liveness import RECONNECT_WITHIN_S
 from infra.redis.records import Role
-from kvtransfer.events import CancelAttempt
 from simulation.deployment import SimulatedDeployment
 from simulation.fleet import SimulatedFleet
 from simulation.gateway import SimulatedGateway
+from simulation.peers import GATEWAY_EPOCH
 from simulation.scaling import FleetScaling, SimulatedScaling
 from simulation.senders import Senders
 from simulation.timeline import Timeline
 from simulation.worker import SimulatedWorker
-from worker.events import Begin, Emit, Fail, KeysChanged, Kill, Phase
+from worker.events import Begin, Emit, Fail, KeysChanged, Phase
 from workloads.outcome import RequestOutcome
 from workloads.request import TimedRequest
 
@@ -43,7 +42,7 @@ class DeploymentSimulation:
         self._deployment = deployment
         senders = Senders(deployment.keys, deployment.device.adapters.names, deployment.objective)
         self.gateway = SimulatedGateway(
-            self.timeline, deployment.gateway, self.fleet.peers, deployment.front_s, senders, self._cancel
+            self.timeline, deployment.gateway, self.fleet.peers, deployment.front_s, senders
         )
         self._coming: Iterator[TimedRequest] = iter(())
         self._all_came = True
@@ -83,7 +82,7 @@ class DeploymentSimulation:
             timeline.at(death.at_s, partial(self._dies, death.worker))
         if scaling is not None:
             self.scaling = FleetScaling(timeline, self.fleet, scaling, self.gateway.standing)
-        with rare_collections():
+        with rare_collections(), self.gateway.loop.running():
             timeline.run(lambda: self._all_came and not len(self.gateway))
             last = timeline.now + SETTLE_S
             timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))
@@ -112,29 +111,21 @@ class DeploymentSimulation:
         peer = self.fleet.die(epoch)
         self.timeline.after(RECONNECT_WITHIN_S, partial(self.gateway.died, peer))
 
-    def _emitted(self, epoch: str, all_emitted: list[Emitted]) -> None:
-        for each in all_emitted:
-            self.gateway.emitted(epoch, each)
-
-    def _cancel(self, epoch: str, key: AttemptKey) -> None:
-        worker = self.fleet.workers[epoch]
-        if worker.alive:
-            worker.post(Kill(key, "cancelled"))
-            if worker.role == "decode":
-                self.fleet.links.from_decode(worker, CancelAttempt(key))
-
-    def _tell_gateway(self, hears: Callable[[], None]) -> None:
-        self.timeline.after(self._deployment.front_s, hears)
+    def _tell_gateway(self, worker: SimulatedWorker, news: Callable[..., News], **said: Any) -> None:
+        peer = self.fleet.peers.directory.get(worker.epoch)
+        assert peer is not None, "the gateway knows living workers"
+        told = news(sender=worker.epoch, receiver=GATEWAY_EPOCH, **said)
+        self.timeline.after(self._deployment.front_s, partial(self.gateway.requests.received, peer, told))
 
     def posted(self, worker: SimulatedWorker, event: Any) -> None:
         """Carries an event of a worker's engine to the gateway, or to the other end of a handoff."""
         match event:
             case Emit(emitted=all_emitted):
-                self._tell_gateway(partial(self._emitted, worker.epoch, all_emitted))
+                self._tell_gateway(worker, Tokens, emitted=all_emitted)
             case Begin(emitted=emitted):
-                self._tell_gateway(partial(self.gateway.emitted, worker.epoch, emitted))
+                self._tell_gateway(worker, Tokens, emitted=[emitted])
             case Fail(key=key, failure=failure):
-                self._tell_gateway(partial(self.gateway.failed, worker.epoch, key, failure))
+                self._tell_gateway(worker, Failed, key=key, **structs.asdict(failure))
             case KeysChanged(kept=kept, lost=lost):
                 worker.keys.change(kept, lost)
                 self.fleet.peers.keys_changed(worker.epoch)

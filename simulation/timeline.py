@@ -1,6 +1,7 @@
 """Simulated time: actions in the order of their times, and of equal times in the order in which they were planned."""
 
 import heapq
+import sys
 from collections.abc import Callable
 
 
@@ -13,6 +14,7 @@ class Timeline:
         """Number of actions that were carried out."""
         self._planned: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
+        self._soon = -sys.maxsize  # number of the newest action that comes before all others of its time
 
     def clock(self) -> float:
         return self.now
@@ -21,6 +23,11 @@ class Timeline:
         """Plans an action; a time that has passed means now."""
         self._count += 1
         heapq.heappush(self._planned, (due if due > self.now else self.now, self._count, action))
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Plans an action for now, before all others of this time but earlier ones of its kind."""
+        self._soon += 1
+        heapq.heappush(self._planned, (self.now, self._soon, action))
 
     def first_at(self, due: float, action: Callable[[], None]) -> None:
         """Plans an action that comes before all others of its time. Only one such action may be planned at a time."""

@@ -242,7 +242,8 @@ class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
     retryable: bool = False  # another attempt may succeed
 
 
-FromWorker = Welcome | Pong | Kept | Started | Wanted | Tokens | Alive | Failed
+News = Started | Wanted | Tokens | Alive | Failed  # of sequences
+FromWorker = Welcome | Pong | Kept | News
 
 decode_to_worker: MessageDecoder[ToWorker] = MessageDecoder(ToWorker, "gateway to worker")
 decode_from_worker: MessageDecoder[FromWorker] = MessageDecoder(FromWorker, "worker to gateway")

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Generic
 
 from contracts.errors import QueueClosed, StoreUnavailable
 from contracts.ids import Ticket
+from contracts.messages.job import AnyJob
 from gateway.errors import APIError, unavailable
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
@@ -16,38 +18,37 @@ from gateway.requests.notices import WorkerNotices
 from gateway.requests.request import Request
 from gateway.requests.routing import ROUTE_RETRY_S, RequestRouting
 from gateway.requests.sample import Sample
-from gateway.workers.connection import WorkerConnection
-from gateway.workers.directory import WorkerDirectory
+from gateway.workers.directory import Known, WorkerDirectory
 from infra.config.gateway import GatewayConfig
-from infra.network.sealing import Sealer
-from infra.redis.clients import Store
-from infra.redis.queue import add_job
-from infra.redis.store import ServerClock
 from pricing.routes.route import Choice
 
 MAX_CLOSED_STREAMS = 4  # workers of one request that left before their job came
 
 
-class Dispatch:
+class Dispatch(Generic[Known]):
     """Finds routes and adds jobs. Its parts: admission (`entrance`), the workers' `load`, `notices` to workers."""
 
     def __init__(
         self,
         config: GatewayConfig,
         epoch: str,
-        store: Store,
-        sealer: Sealer,
-        clock: ServerClock,
-        workers: WorkerDirectory[WorkerConnection],
+        add_job: Callable[[AnyJob], Awaitable[Ticket]],
+        server_now: Callable[[], float],
+        workers: WorkerDirectory[Known],
         metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`add_job` adds a job to its worker's stream, and raises `QueueClosed` or `StoreUnavailable`.
+
+        `server_now` has the time of deadlines in jobs, and `clock` is local, s.
+        """
+        self.clock = clock
+        self._server_now = server_now
         self._epoch = epoch
-        self._store = store
-        self._sealer = sealer
-        self._clock = clock
+        self._add_job = add_job
         self._workers = workers
         self._link_prompt = config.link_prompt  # prompts with at least this many tokens are not sent through Redis
-        self.entrance = Entrance(config)
+        self.entrance = Entrance(config, clock)
         self.load = LoadAccount(workers, self.entrance, metrics)
         self.notices = WorkerNotices(workers)
         correction = metrics.predictions.correction
@@ -63,11 +64,11 @@ class Dispatch:
         counted = False
         with Visit(self.entrance, request) as visit:
             while samples := [sample for sample in request.samples if not sample.ended]:
-                choice = self._routing.choose(samples, avoid, time.monotonic())
+                choice = self._routing.choose(samples, avoid, self.clock())
                 if choice is None or tries == 0:
                     raise problem or self._no_worker(samples)
                 if not counted:
-                    self.load.demand.came(choice, time.monotonic())
+                    self.load.demand.came(choice, self.clock())
                     counted = True
                 if not self._routing.may_begin(visit, choice):
                     await visit.wait()
@@ -84,7 +85,7 @@ class Dispatch:
         Without a worker it waits until the request's time-out, so that a partly delivered answer is not lost.
         """
         while samples := [sample for sample in samples if not sample.ended]:
-            choice = self._routing.choose(samples, avoid, time.monotonic())
+            choice = self._routing.choose(samples, avoid, self.clock())
             if choice is not None:
                 if await self._try(request, samples, choice) is None:
                     return
@@ -105,7 +106,7 @@ class Dispatch:
         if attempt is not None:
             attempt.ends(time.monotonic(), reason)
             self.load.gives_up(sample, attempt)
-            self.notices.cancel(sample, attempt)
+            self.notices.cancel(sample, attempt, self.clock())
 
     def ended(self, sample: Sample, cancel: bool) -> None:
         """Sends a sample's end to its workers. Without `cancel` they know it, and wait only for the acknowledgement."""
@@ -113,9 +114,13 @@ class Dispatch:
         if sample.attempt is not None:
             sample.attempt.ends(time.monotonic(), sample.reason)
         if cancel and sample.attempt is not None:
-            self.notices.cancel(sample, sample.attempt)
+            self.notices.cancel(sample, sample.attempt, self.clock())
         else:
             self.notices.over(sample)
+
+    def ahead(self) -> float:
+        """Returns how far the server's clock is ahead of the local one, s."""
+        return self._server_now() - self.clock()
 
     def in_line(self, sample: Sample) -> bool:
         """Returns whether the sample's job waits on the stream of a live worker."""
@@ -161,8 +166,7 @@ class Dispatch:
             attempt.body = await body_of(sample)
             if not request.trying(attempt):
                 return  # the samples have ended meanwhile
-        ahead = self._clock.server_now() - time.monotonic()  # how far the server's clock is ahead, s
-        job = request.job(attempt, self._epoch, decode.record.handoff_address, ahead)
-        ticket = await add_job(self._store, self._sealer, job)
+        job = request.job(attempt, self._epoch, decode.record.handoff_address, self.ahead())
+        ticket = await self._add_job(job)
         attempt.add(time.monotonic(), ticket)
         self.load.queued(request, attempt, ticket)

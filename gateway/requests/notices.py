@@ -1,23 +1,23 @@
 """Sends workers notices about attempts: missing tokens, cancelled attempts, finished attempts."""
 
-import time
 from collections.abc import Iterable, Iterator
+from typing import Generic
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Question
 from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target
 from gateway.requests.sample import Sample
-from gateway.workers.connection import WorkerConnection
-from gateway.workers.directory import WorkerDirectory
+from gateway.workers.directory import Known, WorkerDirectory
+from gateway.workers.worker import Worker
 
 CANCEL_AFTER_DEADLINE_S = 30.0  # a cancellation is repeated until this long after the deadline; then workers forget
 
 
-class WorkerNotices:
+class WorkerNotices(Generic[Known]):
     """Sends notices to connected workers, and repeats cancellations until they are acknowledged."""
 
-    def __init__(self, workers: WorkerDirectory[WorkerConnection]) -> None:
+    def __init__(self, workers: WorkerDirectory[Known]) -> None:
         self._workers = workers
         self._cancels = Cancels()
 
@@ -36,8 +36,7 @@ class WorkerNotices:
         for worker in self._of(sample.attempt):
             worker.ended(sample.attempt_key)
 
-    def cancel(self, sample: Sample, attempt: Attempt) -> None:
-        now = time.monotonic()
+    def cancel(self, sample: Sample, attempt: Attempt, now: float) -> None:
         until = max(sample.deadline, now) + CANCEL_AFTER_DEADLINE_S
         key = AttemptKey(sample.key.request, sample.key.sample, attempt.number)
         for worker in self._of(attempt):
@@ -48,11 +47,11 @@ class WorkerNotices:
             if worker := self._workers.get(epoch):
                 worker.cancel(key)
 
-    def acknowledged(self, worker: WorkerConnection, key: AttemptKey) -> bool:
+    def acknowledged(self, worker: Worker, key: AttemptKey) -> bool:
         """Records a worker's answer for an attempt; returns whether the attempt was cancelled there."""
         return self._cancels.acknowledged(worker.epoch, key)
 
-    def stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool) -> None:
+    def stale(self, worker: Worker, key: AttemptKey, ended: bool) -> None:
         """Ends an unwanted sequence on a worker, unless it is being cancelled already."""
         if ended:
             worker.ended(key)
@@ -62,7 +61,7 @@ class WorkerNotices:
     def worker_gone(self, epoch: str) -> None:
         self._cancels.worker_gone(epoch)
 
-    def _of(self, attempt: Attempt | None) -> Iterator[WorkerConnection]:
+    def _of(self, attempt: Attempt | None) -> Iterator[Known]:
         for epoch in attempt.route.workers() if attempt is not None else ():
             if worker := self._workers.get(epoch):
                 yield worker

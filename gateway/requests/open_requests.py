@@ -2,32 +2,36 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from contracts.errors import QueueClosed, StoreUnavailable
 from contracts.ids import AttemptKey, SampleKey
-from contracts.messages.gateway import REASON_NO_ROOM, REASON_UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
-from contracts.slo import SLO
+from contracts.messages.gateway import (
+    REASON_NO_ROOM,
+    REASON_UNREACHED,
+    Alive,
+    Emitted,
+    Failed,
+    News,
+    Started,
+    Tokens,
+    Wanted,
+)
 from gateway.errors import APIError, failed, revoked, timed_out
-from gateway.reports.access_log import log_ended
 from gateway.reports.metrics import Metrics
-from gateway.reports.publisher import Publisher
 from gateway.reports.traces import RequestTrace
 from gateway.requests.attempt import Attempt, RetryBudget
 from gateway.requests.dispatch import Dispatch
-from gateway.requests.records import error_of, finished_record, request_record
+from gateway.requests.records import error_of, request_record
 from gateway.requests.request import Request
 from gateway.requests.sample import QUEUE_CLOSED, AdmittedPrompt, Due, Fate, Sample, State
 from gateway.requests.stream import Stream
-from gateway.text.detokenizer import Detokenizer
-from gateway.workers.connection import News, WorkerConnection
+from gateway.workers.worker import Worker
 from infra.config.gateway import GatewayConfig
 from infra.process.tasks import Tasks
 from infra.process.ticking import next_tick
 from infra.redis.records import RequestRecord
-from infra.redis.store import ServerClock
 
 TICK_S = 0.05  # between checks of the streams that did not run well at the last check
 LOOK_AT_ALL_S = 0.5  # between checks of all streams
@@ -41,30 +45,20 @@ class OpenRequests:
     def __init__(
         self,
         config: GatewayConfig,
-        model: str,
-        clock: ServerClock,
-        dispatch: Dispatch,
+        dispatch: Dispatch[Any],
         metrics: Metrics,
-        publisher: Publisher,
-        detokenizer: Callable[[Collection[str]], Detokenizer],
-        is_valid_key: Callable[[str], bool],
+        ended: Callable[[Request], None],
+        is_valid_key: Callable[[str], bool] = lambda key: True,
     ) -> None:
-        """`detokenizer` returns a detokenizer that writes out the given special tokens.
-
-        API keys are named by their public parts.
-        """
-        self._model = model
-        self._logs_ends = config.access_log
-        self._clock = clock
+        """`ended` takes each request whose samples have all ended. API keys are named by their public parts."""
         self._dispatch = dispatch
+        self._now = dispatch.clock
         self._metrics = metrics
-        self._publisher = publisher
-        self._detokenizer = detokenizer
+        self._ended = ended
         self._is_valid_key = is_valid_key
         self._closed: APIError | None = None  # at a shutdown: the error of every new request
-        self._slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
         self._timeout = config.request_timeout
-        self._budget = RetryBudget(config.max_requests, time.monotonic())
+        self._budget = RetryBudget(config.max_requests, self._now())
         self._requests: dict[str, Request] = {}
         self._streams: dict[tuple[str, int], Stream] = {}  # of samples in progress, by `SampleKey`
         self._restless: dict[tuple[str, int], Stream] = {}  # the streams that every check includes
@@ -75,22 +69,26 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def __iter__(self) -> Iterator[Stream]:
+        """Iterates over the streams in progress, in the order in which their requests began."""
+        return iter(self._streams.values())
+
     def full(self) -> APIError:
-        return self._dispatch.entrance.gate.full(time.monotonic())
+        return self._dispatch.entrance.gate.full(self._now())
 
     def waiting(self) -> int:
         return len(self._dispatch.entrance.gate)
 
     async def records(self) -> list[RequestRecord]:
         """Describes the requests in progress for Redis, with pauses for other tasks."""
-        now, server = time.monotonic(), self._clock.server_now()
+        ahead = self._dispatch.ahead()
         lines = self._dispatch.lines(stream.sample for stream in self._streams.values())
         found = []
         for number, request in enumerate(list(self._requests.values()), 1):
             if number % RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if not request.ended:
-                found.append(request_record(request, server - (now - request.received), lines))
+                found.append(request_record(request, request.received + ahead, lines))
         return found
 
     def adapters(self) -> set[str]:
@@ -99,20 +97,24 @@ class OpenRequests:
     # the client's side ----------------------------------------------------------------------------------------------
 
     def request(
-        self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool, trace: RequestTrace | None = None
+        self,
+        prompt: AdmittedPrompt,
+        name: str,
+        received: float,
+        stream: Callable[[Sample], Stream],
+        trace: RequestTrace | None = None,
     ) -> Request:
-        """Makes a request of an admitted prompt. Raises `APIError` at a shutdown, or if its key was revoked."""
+        """Makes a request of an admitted prompt, with a `stream` for each sample.
+
+        Raises `APIError` at a shutdown, or if its key was revoked.
+        """
         if self._closed is not None:
             raise self._closed
         if prompt.key and not self._is_valid_key(prompt.key):
             raise revoked()  # since its headers came
         deadline = received + self._timeout
-
-        def stream(number: int) -> Stream:
-            sample = Sample(SampleKey(name, number), prompt, deadline)
-            return Stream(sample, self._detokenizer(prompt.markers), received, streaming, self._metrics)
-
-        return Request([stream(number) for number in range(prompt.samples)], trace)
+        samples = [Sample(SampleKey(name, number), prompt, deadline) for number in range(prompt.samples)]
+        return Request([stream(sample) for sample in samples], trace)
 
     async def open(self, request: Request) -> None:
         """Starts a new request. Raises `APIError` if it cannot begin."""
@@ -121,7 +123,7 @@ class OpenRequests:
         self._streams.update(streams)
         self._restless.update(streams)
         self._metrics.opened()
-        request.queued_at = time.monotonic()
+        request.queued_at = self._now()
         try:
             await self._dispatch.begin(request)
         except APIError as error:
@@ -142,6 +144,10 @@ class OpenRequests:
         for stream in list(self._streams.values()):
             self._fail(stream, error)
 
+    def expire(self, stream: Stream) -> None:
+        """Fails a sample whose deadline has passed."""
+        self._fail(stream, timed_out(self._timeout))
+
     def revoke(self) -> None:
         for stream in list(self._streams.values()):
             if (key := stream.sample.admitted.key) and not self._is_valid_key(key):
@@ -149,8 +155,8 @@ class OpenRequests:
 
     # the workers' side ----------------------------------------------------------------------------------------------
 
-    def received(self, worker: WorkerConnection, news: News) -> None:
-        now = time.monotonic()
+    def received(self, worker: Worker, news: News) -> None:
+        now = self._now()
         match news:
             case Tokens(emitted=emitted):
                 for each in emitted:
@@ -167,7 +173,7 @@ class OpenRequests:
     def dropped(self) -> None:
         self._metrics.dropped()
 
-    def died(self, worker: WorkerConnection) -> None:
+    def died(self, worker: Worker) -> None:
         self._dispatch.notices.worker_gone(worker.epoch)
         if worker.welcomed and not worker.record.draining:
             self._metrics.worker_died(worker.record.role)
@@ -175,7 +181,7 @@ class OpenRequests:
             if stream.sample.lost(worker.epoch):
                 self._retry(stream, "worker died")
 
-    def _started(self, worker: WorkerConnection, started: Started | Wanted, now: float) -> Request | None:
+    def _started(self, worker: Worker, started: Started | Wanted, now: float) -> Request | None:
         """Records that a worker has taken a job; returns its request, or None if the attempt is no longer wanted."""
         request = self._requests.get(started.request)
         if request is not None and request.started(worker.epoch, started.attempt, now):
@@ -184,12 +190,12 @@ class OpenRequests:
             self._stale(worker, AttemptKey(started.request, sample, started.attempt))
         return None
 
-    def _wanted(self, worker: WorkerConnection, wanted: Wanted, now: float) -> None:
+    def _wanted(self, worker: Worker, wanted: Wanted, now: float) -> None:
         request = self._started(worker, wanted, now)
         if request is not None and (ids := request.piece(wanted.attempt, wanted.first)):
             worker.piece(wanted, ids)
 
-    def _alive(self, worker: WorkerConnection, alive: Alive, now: float) -> None:
+    def _alive(self, worker: Worker, alive: Alive, now: float) -> None:
         stream = self._streams.get(alive.key.of)
         fate = stream.sample.alive(worker.epoch, alive, now) if stream is not None else None
         if stream is None or fate is None:
@@ -197,7 +203,7 @@ class OpenRequests:
         elif fate is Fate.RETRY:
             self._retry(stream, "lost after its handoff")
 
-    def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
+    def _emitted(self, worker: Worker, emitted: Emitted, now: float) -> None:
         stream = self._streams.get(emitted.key[:2])  # a `SampleKey` would cost as much as all the rest
         if stream is None:
             self._stale(worker, emitted.key, ended=emitted.finish is not None)
@@ -221,7 +227,7 @@ class OpenRequests:
         elif stream.overrun():
             self._fail(stream, _too_slow())
 
-    def _failed(self, worker: WorkerConnection, message: Failed, now: float) -> None:
+    def _failed(self, worker: Worker, message: Failed, now: float) -> None:
         known = self._dispatch.notices.acknowledged(worker, message.key)
         if message.reason not in ("unknown", "cancelled"):
             worker.ended(message.key)
@@ -238,7 +244,7 @@ class OpenRequests:
             case Fate.FAIL:
                 self._fail(stream, error_of(message, self._timeout))
 
-    def _stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool = False) -> None:
+    def _stale(self, worker: Worker, key: AttemptKey, ended: bool = False) -> None:
         self._metrics.dropped()
         self._dispatch.notices.stale(worker, key, ended)
 
@@ -246,7 +252,7 @@ class OpenRequests:
 
     async def run(self) -> None:
         while True:
-            self.look(time.monotonic())
+            self.look(self._now())
             await next_tick(TICK_S)
 
     def look(self, now: float) -> None:
@@ -262,7 +268,7 @@ class OpenRequests:
                 continue
             match sample.due(now, self._dispatch.in_line(sample)):
                 case Due.DEADLINE:
-                    self._fail(stream, timed_out(self._timeout))
+                    self.expire(stream)
                 case Due.RETRY:
                     self._retry(stream, "silence")
                 case Due.ADD:
@@ -295,10 +301,9 @@ class OpenRequests:
         self._restless[sample.key] = stream
         avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
         self._dispatch.give_up(sample, reason)
-        pause = (
-            0.0 if reason == REASON_NO_ROOM else sample.moves_on(reason)
-        )  # lack of KV memory may last up to the deadline
-        if pause is None and (not sample.may_retry() or not self._budget.take(time.monotonic())):
+        # lack of KV memory may last up to the deadline
+        pause = 0.0 if reason == REASON_NO_ROOM else sample.moves_on(reason)
+        if pause is None and (not sample.may_retry() or not self._budget.take(self._now())):
             self._fail(stream, failed(f"the request failed {sample.retries} times, last: {reason}", "retries_failed"))
             return
         log.info("request %s, sample %d: an attempt ended (%s), trying again", *sample.key, reason)
@@ -340,18 +345,7 @@ class OpenRequests:
         if request.ended:
             self._dispatch.entrance.leaves(request.id)
             del self._requests[request.id]
-            record = finished_record(request, self._model, self._slo, time.monotonic(), self._clock.server_now())
-            self._metrics.ended(record)
-            shapes = [stream.shape() for stream in request.streams if stream.sample.state is State.FINISHED]
-            for shape in shapes:
-                self._metrics.choices.finished(shape)
-            if record.outcome == "finished":
-                self._metrics.choices.request(shapes)
-            self._publisher.ended(record)
-            if self._logs_ends:
-                log_ended(record, request.trace.id if request.trace is not None else "")
-            if request.trace is not None:
-                request.trace.ended(record)
+            self._ended(request)
 
 
 def _too_slow() -> APIError:

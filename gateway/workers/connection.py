@@ -11,22 +11,19 @@ import zmq
 import zmq.asyncio
 
 from contracts.errors import MessageError
-from contracts.ids import NO_TICKET, AttemptKey
+from contracts.ids import AttemptKey
 from contracts.messages.gateway import (
     MAX_QUESTIONS,
-    Alive,
     Ask,
     Cancel,
     Ended,
-    Failed,
     Hello,
     Kept,
+    News,
     Piece,
     Ping,
     Pong,
     Question,
-    Started,
-    Tokens,
     ToWorker,
     Wanted,
     Welcome,
@@ -50,8 +47,6 @@ KEY_REFUSED_EVENT = zmq.Event.HANDSHAKE_FAILED_AUTH
 """Event of a worker that refuses this gateway's key. ZeroMQ's other events also follow slow handshakes and dying
 processes."""
 log = logging.getLogger("baton.gateway")
-
-News = Started | Wanted | Tokens | Alive | Failed  # messages of a worker about sequences
 
 
 class WorkerListener(Protocol):
@@ -86,10 +81,8 @@ class WorkerConnection(Worker):
         self.since = time.monotonic()  # when it was made, s
         self.learned_at = self.since  # assumed until a record shows newer steps
         self.liveness = Liveness(self.since)
-        self.welcomed = False
         self.speaks = VERSION  # the protocol version of its Welcome, once that has come
         self._overdue = False  # its engine should have answered by now
-        self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
         self._listener = listener
         self._tasks = Tasks(f"the connection to worker {record.epoch}")

@@ -1,12 +1,13 @@
 """The gateway's knowledge of one worker: its record, its newest report, prompts sent since, and its KV. Pure."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
 
-from contracts.ids import NO_TICKET, Ticket
+from contracts.ids import NO_TICKET, AttemptKey, Ticket
 from contracts.kv.spec import blocks_for
+from contracts.messages.gateway import Question, Wanted
 from gateway.workers.holders import BlockHolders
 from gateway.workers.kept_blocks import KeptBlocks
 from gateway.workers.prompt_keys import ShortKeys
@@ -37,6 +38,8 @@ class Worker:
         self.kind = WorkerKind(record.role, record.content, record.device)
         self._own_sequences = 0
         self._usable = False
+        self.welcomed = False  # it takes messages
+        self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self.late = False  # its answer, or its engine's, is overdue: used only if there is no other worker
         self.learned_at = 0.0  # local time, s, when the number of steps behind its costs last grew
         self.kept = KeptBlocks()  # blocks whose KV it has
@@ -108,6 +111,20 @@ class Worker:
     @property
     def costs(self) -> StepCosts:
         return self.record.load.costs
+
+    # what it is told: nothing, unless the kind of worker says how -----------------------------------------------------
+
+    def ask(self, asked: Sequence[Question]) -> None:
+        """Asks for tokens that have not come."""
+
+    def cancel(self, key: AttemptKey) -> None:
+        """Ends all attempts up to this one."""
+
+    def piece(self, wanted: Wanted, ids: Sequence[int]) -> None:
+        """Tells a part of a prompt, or nothing while much is unsaid: the worker asks again."""
+
+    def ended(self, key: AttemptKey) -> None:
+        """Acknowledges an attempt's end."""
 
     # where it can be used -------------------------------------------------------------------------------------------
 

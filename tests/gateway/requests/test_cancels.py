@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from contracts.ids import AttemptKey, SampleKey
-from contracts.messages.job import Prompt
+from contracts.ids import AttemptKey, SampleKey, Ticket
+from contracts.messages.job import AnyJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
@@ -17,10 +17,6 @@ from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.worker import Placed
 from infra.config.gateway import GatewayConfig
-from infra.network.sealing import Sealer
-from infra.redis.clients import connect
-from infra.redis.queue import JOB_PURPOSE
-from infra.redis.store import ServerClock
 from pricing.routes.route import Route
 from tests.effort import lines_run
 
@@ -44,15 +40,18 @@ class Listener:
         pass
 
 
+async def nowhere(job: AnyJob) -> Ticket:
+    raise AssertionError("no job is placed here")
+
+
 def given_up(streams: int) -> int:
     """Gives up one attempt of each of `streams`; returns the number of cancellations sent."""
     workers = WorkerDirectory[WorkerConnection]()
     listeners: list[Any] = [Listener(epoch) for epoch in ROUTE.workers()]
     for listener in listeners:
         workers.add(listener)
-    sealer = Sealer(b"0123456789abcdef", JOB_PURPOSE)
-    config, store, metrics = GatewayConfig(model="m"), connect("redis://127.0.0.1"), Metrics("m", workers)
-    dispatch = Dispatch(config, "gateway", store, sealer, ServerClock(), workers, metrics)
+    config, metrics = GatewayConfig(model="m"), Metrics("m", workers)
+    dispatch = Dispatch(config, "gateway", nowhere, time.time, workers, metrics)
     admitted = AdmittedPrompt(Prompt([1, 2, 3], 3), Sampling(1), Limits(16))
     now = time.monotonic()
     samples = [

@@ -14,8 +14,8 @@ import zmq.asyncio
 from msgspec import structs
 
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import Alive
-from gateway.workers.connection import MAX_MESSAGES_PER_TURN, MAX_TURN_S, News, WorkerConnection
+from contracts.messages.gateway import Alive, News
+from gateway.workers.connection import MAX_MESSAGES_PER_TURN, MAX_TURN_S, WorkerConnection
 from gateway.workers.liveness import RECONNECT_WITHIN_S, WorkerHealth
 from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys

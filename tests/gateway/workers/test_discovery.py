@@ -13,9 +13,9 @@ import pytest
 from msgspec import structs
 
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import Alive
+from contracts.messages.gateway import Alive, News
 from contracts.messages.wire import VERSION
-from gateway.workers.connection import News, WorkerConnection
+from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import (
     FIRST_SILENT_S,
