@@ -3,8 +3,8 @@
 The head's KV is that of an additional layer. The entry for position t depends on token t and on the previous state f(t
 - 1). A block's KV therefore depends only on its own and earlier tokens, as in every layer, so prefix cache, handoff,
 host tier and block copies need no special case. A step stores the head's KV of all its tokens (`store`) beside the
-model's. For the first token of a chunk, f(t - 1) comes from the previous step (`kept_states.py`), from a handoff, or
-from the cached block before it (`block_states.py`). If that block was computed on another worker or too long ago, the
+model's. For the first token of a chunk, f(t - 1) comes from the previous step (`sequence_states.py`), a handoff, or
+the cached block before it (`block_states.py`). If that block was computed on another worker or too long ago, the
 state is unknown, and this one token has a key and a value of 0.
 
 Proposing (`propose`) begins when the step's tokens are known. They go through the head with the states before them, so
@@ -34,22 +34,20 @@ from engine.model.model import Stored
 from engine.plan import PENDING_TOKEN, StepPlan, StepResult, Work
 from engine.speculation.proposers.block_states import BlockEnd, BlockStates
 from engine.speculation.proposers.eagle_head import EagleHead
-from engine.speculation.proposers.kept_states import KeptStates
 from engine.speculation.proposers.pending_drafts import DeviceDrafts, DraftedTokens
+from engine.speculation.proposers.sequence_states import SequenceStates
 
 STATES_BYTES = 32 << 20
 """Maximum memory for the states of blocks' last tokens, in bytes: 4,096 states of 4,096 bf16 values."""
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _StepStates:
     """The hidden states of a step, kept until the accepted draft tokens are known."""
 
     step: int
     states: Tensor  # [tokens, hidden]
-    works: dict[
-        int, tuple[Work, int]
-    ]  # by index: works that want draft tokens, with their blocks, and their first rows
+    works: dict[int, tuple[Work, int]]  # works that want draft tokens, and their first rows, by index in the plan
 
 
 class EagleProposer:
@@ -64,18 +62,18 @@ class EagleProposer:
         self._attention = attention
         self._block = pool.spec.groups[0].block_tokens
         self._group = pool.spec.groups_of_layers()[-1]
-        self._kept = KeptStates(2 * most, head.config.hidden_size, backend.device, backend.dtype)
+        self._kept = SequenceStates(2 * most, head.config.hidden_size, backend.device, backend.dtype)
         states = min(pool.counts[self._group], STATES_BYTES // (head.config.hidden_size * backend.dtype.itemsize))
         self._block_ends = BlockStates(max(1, states), head.config.hidden_size, backend.device, backend.dtype)
-        self._followed: list[_Followed] = []
+        self._pending: list[_StepStates] = []
 
     def reads(self, plan: StepPlan) -> bool:
         """Returns False for a step of decodes only in which no work wants draft tokens."""
-        return any(_asks(work) or not _decodes(work) for work in plan.works)
+        return any(_wants_drafts(work) or not _decodes(work) for work in plan.works)
 
     def stores(self, plan: StepPlan) -> bool:
-        going = [work for work in plan.works if _asks(work)]
-        return self.reads(plan) and not (all(map(_decodes, plan.works)) and self._kept.have(going))
+        remaining = [work for work in plan.works if _wants_drafts(work)]
+        return self.reads(plan) and not (all(map(_decodes, plan.works)) and self._kept.have(remaining))
 
     def skip(self, plan: StepPlan) -> None:
         fresh: list[int] = []
@@ -91,7 +89,7 @@ class EagleProposer:
         asking = {
             index: (structs.replace(work, blocks=tuple(map(list, work.blocks))), begins[index])
             for index, work in enumerate(plan.works)
-            if _asks(work)
+            if _wants_drafts(work)
         }
         others = [index for index in range(len(plan.works)) if index not in asking]
         self._keep([plan.works[index] for index in others], [begins[index] for index in others], states)
@@ -102,7 +100,7 @@ class EagleProposer:
         ]
         self._block_ends.keep(ends, states)
         if asking:
-            self._followed.append(_Followed(plan.step, states, asking))
+            self._pending.append(_StepStates(plan.step, states, asking))
 
     def store(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         first = batch.query_start
@@ -116,11 +114,11 @@ class EagleProposer:
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, DraftedTokens]:
         """Drafts at most up to the end of each sequence's blocks."""
-        if not self._followed or self._followed[0].step != plan.step:
+        if not self._pending or self._pending[0].step != plan.step:
             return {}
-        followed = self._followed.pop(0)
-        came: list[Work] = []  # by sequence, the sampled tokens as a work
-        asked: list[int] = []  # their indices in the plan
+        followed = self._pending.pop(0)
+        sampled: list[Work] = []  # by sequence, the sampled tokens as a work of the head
+        indices: list[int] = []  # of these works in the plan
         rows: list[int] = []  # rows of the states before them
         kept: list[tuple[int, int, int, int]] = []  # by sequence: id, position of state, position of stored KV, row
         block_ends: list[BlockEnd] = []
@@ -137,29 +135,29 @@ class EagleProposer:
             kept.append((work.sequence, first + known - 2, first + count - 1, row + known - 1))
             block_ends += self._ends(work, begin, own + known - 1)
             if count:
-                came.append(_came(work, first, tokens[:count], most))
-                asked.append(index)
+                sampled.append(_sampled_work(work, first, tokens[:count], most))
+                indices.append(index)
                 rows += range(row, row + count)
         if not kept:
             return {}
         sequences, positions, stored, ends = zip(*kept, strict=True)
         self._kept.keep(sequences, positions, stored, _rows(followed.states, ends))
         self._block_ends.keep(block_ends, followed.states)
-        guesses = self._guesses(came, _rows(followed.states, rows)) if came else []
-        return {index: guess for index, guess in zip(asked, guesses, strict=True) if guess is not None}
+        drafts = self._draft_tokens(sampled, _rows(followed.states, rows)) if sampled else []
+        return {index: drafted for index, drafted in zip(indices, drafts, strict=True) if drafted is not None}
 
-    def _guesses(self, works: Sequence[Work], before: Tensor) -> list[DraftedTokens | None]:
+    def _draft_tokens(self, works: Sequence[Work], before: Tensor) -> list[DraftedTokens | None]:
         members = [at for at, work in enumerate(works) if work.propose > 0]
         found: list[tuple[list[int], Tensor]] = []  # by pass: the works, and their draft tokens
         states, sampled = self._pass(works, before, None)
         while sampled is not None:
             found.append((members, sampled.tokens))
-            going = [at for at, member in enumerate(members) if works[member].propose > len(found)]
-            if not going:
+            remaining = [at for at, member in enumerate(members) if works[member].propose > len(found)]
+            if not remaining:
                 break
-            if len(going) < len(members):
-                states, members = _rows(states, going), [members[at] for at in going]
-            states, sampled = self._pass([_turn(works[member], len(found)) for member in members], states, sampled)
+            if len(remaining) < len(members):
+                states, members = _rows(states, remaining), [members[at] for at in remaining]
+            states, sampled = self._pass([_next_pass(works[member], len(found)) for member in members], states, sampled)
         if not found:
             return [None for _ in works]
         drafts = DeviceDrafts(torch.cat([tokens for _, tokens in found]))
@@ -172,7 +170,9 @@ class EagleProposer:
         batch = build_batch(StepPlan(0, list(works)), self._block, self._backend.device, drawn)
         for group, tables in enumerate(batch.groups):
             self._pool.enter(group, tables.fresh_blocks)
-        states = self._head.forward(batch, before, None, self._attention.begin(batch), _nobody_reads)
+        attention = self._attention.begin(batch)
+        # No handoff waits for the KV of draft tokens: it is overwritten.
+        states = self._head.forward(batch, before, None, attention, lambda layer: None)
         sampled = [work for work in works if work.sampling is not None]
         if not sampled:
             return states, None
@@ -204,7 +204,7 @@ class EagleProposer:
         return min(map(len, work.blocks)) * self._block
 
 
-def _asks(work: Work) -> bool:
+def _wants_drafts(work: Work) -> bool:
     return bool(work.propose or work.proposed) and len(work.samples) == 1
 
 
@@ -213,7 +213,7 @@ def _decodes(work: Work) -> bool:
     return work.output_index > 0 and len(work.token_ids) == 1 + len(work.proposed) and not work.tells_state
 
 
-def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
+def _sampled_work(work: Work, start: int, tokens: list[int], most: int) -> Work:
     return structs.replace(
         work,
         start=start,
@@ -226,7 +226,7 @@ def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
     )
 
 
-def _turn(work: Work, count: int) -> Work:
+def _next_pass(work: Work, count: int) -> Work:
     start = work.start + len(work.token_ids) - 1 + count
     return structs.replace(work, start=start, token_ids=[PENDING_TOKEN], output_index=work.output_index + count)
 
@@ -234,7 +234,3 @@ def _turn(work: Work, count: int) -> Work:
 def _rows(states: Tensor, rows: Sequence[int]) -> Tensor:
     found: Tensor = states[to_device(np.array(rows, dtype=np.int64), states.device)]
     return found
-
-
-def _nobody_reads(layer: int) -> None:
-    """Ignores that KV of draft tokens is stored: it is overwritten before any handoff reads it."""

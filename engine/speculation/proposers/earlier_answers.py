@@ -35,7 +35,7 @@ class EarlierAnswers:
         if len(self._texts) > MAX_SALTS:
             del self._texts[next(iter(self._texts))]
 
-    def guess(self, salt: str, tokens: Sequence[int], most: int, longer: int) -> Proposal:
+    def find(self, salt: str, tokens: Sequence[int], most: int, longer: int) -> Proposal:
         """Returns what followed the longest match with the end of `tokens`; empty if not over `longer` tokens."""
         texts = self._texts.pop(salt, None)
         if texts is None:

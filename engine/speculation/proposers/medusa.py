@@ -63,13 +63,13 @@ class MedusaHeads:
         return sum(tensor.nbytes for layer in layers for tensor in layer.held())
 
 
-class _Asked(NamedTuple):
+class _DraftRequest(NamedTuple):
     """A work that gets draft tokens, and the state to draft from."""
 
     number: int  # of the work in its plan
     row: int  # of the states: that of the last draw
-    behind: int  # tokens after that draw; the heads for them are skipped
-    guesses: int
+    skipped_heads: int  # heads that would predict the tokens after the last draw, which are known
+    drafts: int  # draft tokens wanted
 
 
 class MedusaProposer:
@@ -85,21 +85,22 @@ class MedusaProposer:
         return self.heads.bytes()
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        asked = list(self._asked(plan, result))
-        if not asked:
+        requests = list(self._requests(plan, result))
+        if not requests:
             return {}
-        logits = self.heads.logits(_rows(hidden, [each.row for each in asked]), self.model)
-        most = max(each.guesses for each in asked)
-        found = self._best(logits, 1 + max(choice[-1] for choice in self.tree.choices[:most]))
+        logits = self.heads.logits(_rows(hidden, [each.row for each in requests]), self.model)
+        most = max(each.drafts for each in requests)
+        best = self._best(logits, 1 + max(choice[-1] for choice in self.tree.choices[:most]))
         return {
             each.number: Proposal(
-                [of_heads[each.behind + len(way) - 1][way[-1]] for way in self.tree.choices[: each.guesses]],
-                parents=self.tree.parents_of(each.guesses),
+                [of_heads[each.skipped_heads + len(path) - 1][path[-1]] for path in self.tree.choices[: each.drafts]],
+                parents=self.tree.parents_of(each.drafts),
             )
-            for each, of_heads in zip(asked, found, strict=True)
+            for each, of_heads in zip(requests, best, strict=True)
         }
 
     def _best(self, logits: Tensor, ranks: int) -> list[list[list[int]]]:
+        """Returns the `ranks` most likely tokens of each head, by request, head and rank."""
         if ranks == 1:
             tokens, _ = self._backend.sampler.sample(logits, [LIKELIEST_TOKEN] * len(logits))
         else:
@@ -107,19 +108,19 @@ class MedusaProposer:
         found: list[list[list[int]]] = tokens.view(-1, self.heads.count, ranks).tolist()
         return found
 
-    def _asked(self, plan: StepPlan, result: StepResult) -> Iterator[_Asked]:
+    def _requests(self, plan: StepPlan, result: StepResult) -> Iterator[_DraftRequest]:
         row = 0
-        for number, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
+        for index, (work, tokens) in enumerate(zip(plan.works, result.tokens, strict=True)):
             if work.sampling is None:
                 continue
-            if work.propose and came and len(work.samples) == 1:
-                right = result.accepted.get(number, [])
-                draws = min(len(right) + 1, len(came))
-                last = right[draws - 2] + 1 if draws > 1 else 0
+            if work.propose and tokens and len(work.samples) == 1:
+                accepted = result.accepted.get(index, [])
+                draws = min(len(accepted) + 1, len(tokens))
+                last = accepted[draws - 2] + 1 if draws > 1 else 0
                 # Tokens after the last draw, forced by a grammar, take the places of the first heads' predictions.
-                behind = len(came) - draws
-                if guesses := self.tree.within(work.propose, self.heads.count - behind):
-                    yield _Asked(number, row + last, behind, guesses)
+                forced = len(tokens) - draws
+                if drafts := self.tree.within(work.propose, self.heads.count - forced):
+                    yield _DraftRequest(index, row + last, forced, drafts)
             row += row_count(work)
 
 

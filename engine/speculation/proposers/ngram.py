@@ -25,7 +25,7 @@ class NGramProposer:
         tokens = sequence.tokens
         match = sequence.suffixes.find(tokens)
         if self._earlier is not None and match.length < MAX_MATCH_TOKENS:
-            guesses = self._earlier.guess(sequence.prompt.salt, tokens, most, match.length)
+            guesses = self._earlier.find(sequence.prompt.salt, tokens, most, match.length)
             if guesses.tokens:
                 return guesses
         return Proposal(continued(tokens, match.place, most), match.length) if match.length else NO_PROPOSAL

@@ -25,7 +25,7 @@ def test_an_answer_is_foreseen_from_its_question_on() -> None:
     earlier = EarlierAnswers(4096)
     earlier.keep("a", QUESTION + ANSWER, len(QUESTION))
     for at in range(len(ANSWER) - 8):
-        guesses = earlier.guess("a", [1, 2, 3, *QUESTION, *ANSWER[:at]], 8, 0)
+        guesses = earlier.find("a", [1, 2, 3, *QUESTION, *ANSWER[:at]], 8, 0)
         assert guesses.tokens == ANSWER[at : at + 8] and guesses.evidence == MAX_MATCH_TOKENS
 
 
@@ -33,9 +33,9 @@ def test_a_longer_match_elsewhere_counts_and_the_newest_of_equals() -> None:
     earlier = EarlierAnswers(4096)
     earlier.keep("a", [7, 1, 2, 3, 10, 11], 0)
     earlier.keep("a", [8, 1, 2, 3, 20, 21], 0)
-    assert earlier.guess("a", [1, 2, 3], 2, 0).tokens == [20, 21]
-    assert earlier.guess("a", [7, 1, 2, 3], 2, 0).tokens == [10, 11]
-    assert earlier.guess("a", [7, 1, 2, 3], 2, 4).tokens == []
+    assert earlier.find("a", [1, 2, 3], 2, 0).tokens == [20, 21]
+    assert earlier.find("a", [7, 1, 2, 3], 2, 0).tokens == [10, 11]
+    assert earlier.find("a", [7, 1, 2, 3], 2, 4).tokens == []
 
 
 def test_the_newest_answers_are_kept() -> None:
@@ -44,7 +44,7 @@ def test_the_newest_answers_are_kept() -> None:
     answers = [[1000 * number + place for place in range(half)] for number in range(4)]
     for answer in answers:
         earlier.keep("a", answer, 0)
-    found = [bool(earlier.guess("a", answer[:20], 4, 0).tokens) for answer in answers]
+    found = [bool(earlier.find("a", answer[:20], 4, 0).tokens) for answer in answers]
     assert found == [False, False, True, True]
 
 
@@ -52,10 +52,10 @@ def test_salts_that_were_not_asked_for_make_room() -> None:
     earlier = EarlierAnswers(128)
     for number in range(MAX_SALTS):
         earlier.keep(str(number), ANSWER, 0)
-    assert earlier.guess("0", ANSWER[:9], 2, 0).tokens
+    assert earlier.find("0", ANSWER[:9], 2, 0).tokens
     earlier.keep("another", ANSWER, 0)
-    assert earlier.guess("0", ANSWER[:9], 2, 0).tokens
-    assert not earlier.guess("1", ANSWER[:9], 2, 0).tokens
+    assert earlier.find("0", ANSWER[:9], 2, 0).tokens
+    assert not earlier.find("1", ANSWER[:9], 2, 0).tokens
 
 
 def test_a_request_that_comes_again_takes_few_steps_and_another_tenants_as_many_as_the_first() -> None:
@@ -93,10 +93,10 @@ class Apart(RuleBasedStateMachine):
 
     @rule(salt=st.integers(0, 80), words=st.lists(st.integers(0, 3), max_size=30), most=st.integers(1, 16))
     def guess(self, salt: int, words: list[int], most: int) -> None:
-        guesses = self.earlier.guess(str(salt), [4 * salt + word for word in words], most, 0)
+        guesses = self.earlier.find(str(salt), [4 * salt + word for word in words], most, 0)
         assert len(guesses.tokens) <= most
         assert all(token // 4 == salt for token in guesses.tokens)
-        foreign = self.earlier.guess(str(salt), [4 * (salt + 1) + word for word in words], most, 0)
+        foreign = self.earlier.find(str(salt), [4 * (salt + 1) + word for word in words], most, 0)
         assert not foreign.tokens
 
     @invariant()

@@ -23,15 +23,15 @@ class _Text:
 
     tokens: Sequence[int]  # the sequence's own array; another array is another text
     keys: list[int] = field(default_factory=list)  # of its whole blocks
-    held: int = 0  # leading tokens with KV
-    ahead: Sequence[int] = ()  # further draft tokens, also with KV
+    stored: int = 0  # leading tokens with KV
+    drafts: Sequence[int] = ()  # draft tokens after them, also with KV
     blocks: list[int] = field(default_factory=list)  # blocks of that KV
-    whole: int = 0  # leading blocks that were found under their keys
-    seen: int = -1  # value of `HeldKV.changes` at the last check
+    matching: int = 0  # leading blocks whose marks are the text's keys
+    checked_at: int = -1  # value of `DraftKV._changes` at the last check
 
 
-class HeldKV:
-    """Marks blocks of `block_tokens` tokens."""
+class DraftKV:
+    """Knows for each sequence how many of its leading tokens have draft KV, by marks of blocks of `block_tokens`."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
@@ -39,10 +39,10 @@ class HeldKV:
         self._texts: Recent[_Text] = Recent()
         self._changes = 0  # number of marks that changed to another text
 
-    def held(self, sequence: int, tokens: Sequence[int], came: Sequence[int], table: list[int]) -> int:
+    def stored_tokens(self, sequence: int, tokens: Sequence[int], sampled: Sequence[int], table: list[int]) -> int:
         """Returns how many leading tokens of a sequence have draft KV in the blocks of its `table`.
 
-        Its text is `tokens` followed by the newly sampled `came`; the last token is never counted.
+        Its text is `tokens` followed by the newly `sampled` tokens; the last token is never counted.
         """
         text = self._texts.use(sequence)
         if text is None or text.tokens is not tokens:
@@ -51,40 +51,40 @@ class HeldKV:
         size = self._block_tokens
         for first in range(len(text.keys) * size, len(tokens) - size + 1, size):
             text.keys.append(hash((text.keys[-1] if first else 0, *tokens[first : first + size])))
-        whole = self._whole(text, table)
-        held = whole * size
-        written = text.held + common_prefix(text.ahead, [*tokens[text.held :], *came])
-        for at, (block, before) in enumerate(zip(table[whole:], text.blocks[whole:], strict=False), whole):
-            if written <= held or block != before or self._marks.get(block) != ~sequence:
+        matching = self._matching_blocks(text, table)
+        stored = matching * size
+        written = text.stored + common_prefix(text.drafts, [*tokens[text.stored :], *sampled])
+        for at, (block, before) in enumerate(zip(table[matching:], text.blocks[matching:], strict=False), matching):
+            if written <= stored or block != before or self._marks.get(block) != ~sequence:
                 break
-            held = min(written, (at + 1) * size)
-        for at in range(whole, min(held // size, len(text.keys))):
+            stored = min(written, (at + 1) * size)
+        for at in range(matching, min(stored // size, len(text.keys))):
             self._marks[table[at]] = text.keys[at]
-        return min(held, len(tokens) + len(came) - 1)
+        return min(stored, len(tokens) + len(sampled) - 1)
 
-    def wrote(self, sequence: int, table: list[int], start: int, end: int, ahead: Sequence[int]) -> None:
-        """Records that KV of tokens `start` … `end` - 1 of a sequence, and of its draft tokens `ahead`, was written."""
+    def wrote(self, sequence: int, table: list[int], start: int, end: int, drafts: Sequence[int]) -> None:
+        """Records that KV of tokens `start` … `end` - 1 of a sequence, and of its `drafts` after them, was written."""
         text = self._texts.use(sequence)
-        assert text is not None and start <= end, "KV is written before `held` was asked"
-        last = blocks_for(end + len(ahead), self._block_tokens)
+        assert text is not None and start <= end, "KV is written before `stored_tokens` was asked"
+        last = blocks_for(end + len(drafts), self._block_tokens)
         assert last <= len(table), "written beyond the table"
         for block in table[start // self._block_tokens : last]:
             before = self._marks.get(block)
             self._changes += before not in (None, ~sequence)
             self._marks[block] = ~sequence
-        text.held, text.ahead, text.blocks = end, ahead, table[:last]
+        text.stored, text.drafts, text.blocks = end, drafts, table[:last]
 
     def trim(self, sequences: int) -> None:
-        """Forgets old sequences, where many more are kept than the `sequences` of a step."""
+        """Forgets the sequences used longest ago, if many more are remembered than the `sequences` of a step."""
         self._texts.forget(sequences)
 
-    def _whole(self, text: _Text, table: list[int]) -> int:
-        whole = text.whole
-        if text.seen != self._changes or table[:whole] != text.blocks[:whole]:
-            whole = 0
-        for key, block in zip(text.keys[whole:], table[whole:], strict=False):
+    def _matching_blocks(self, text: _Text, table: list[int]) -> int:
+        count = text.matching
+        if text.checked_at != self._changes or table[:count] != text.blocks[:count]:
+            count = 0
+        for key, block in zip(text.keys[count:], table[count:], strict=False):
             if self._marks.get(block) != key:
                 break
-            whole += 1
-        text.whole, text.seen = whole, self._changes
-        return whole
+            count += 1
+        text.matching, text.checked_at = count, self._changes
+        return count

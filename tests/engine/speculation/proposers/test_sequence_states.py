@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engine.plan import Work
-from engine.speculation.proposers.kept_states import KeptStates
+from engine.speculation.proposers.sequence_states import SequenceStates
 from tests.engine.simulated_device import CUDA
 from tests.engine.simulated_torch import simulated_device
 
@@ -18,7 +18,7 @@ def test_a_state_that_was_handed_over_is_copied_beside_the_steps(dtype: torch.dt
     handed = Work(1, 5, [1], ([1],), state=state.tobytes())
     unknown = Work(2, 5, [1], ([2],))
     with simulated_device() as device:
-        kept = KeptStates(2, HIDDEN, CUDA, dtype)
+        kept = SequenceStates(2, HIDDEN, CUDA, dtype)
         states, known = kept.before([unknown, handed], lambda work: None)
         assert device.waits == 0
         assert known == [False, True] and states[1].tolist() == state.tolist()
