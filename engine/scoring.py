@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contracts.scores import Scores
 from engine.backends.adjuster import is_adjusted
-from engine.backends.reference.processed import processed
+from engine.backends.reference.sampling.processed import processed
 from engine.backends.scorer import Scorer, finite, scores_of
 from engine.device import to_device
 from engine.plan import PromptRows, Work

@@ -7,8 +7,8 @@ from infra.config.worker import WorkerConfig
 from infra.network.bind_address import LOOPBACK_ADDRESS, BindAddress
 from infra.redis.store import ServerClock
 from worker.adapters import Adapters
-from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
+from worker.host.busy_page import BusyPage
 from worker.mailbox import Inbox, Outbox
 
 

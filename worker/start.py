@@ -53,15 +53,15 @@ from kvtransfer.transports.shm.ring_socket import RINGS_SUPPORTED
 from pricing.step_costs.fit import StepFit
 from pricing.threads import useful_threads
 from worker.adapters import Adapters, AdapterShelf, NoAdapters
-from worker.busy_page import BusyPage
-from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus, PromptCounts
 from worker.engine_watch import end_process
+from worker.host.busy_page import BusyPage
+from worker.host.cores import available_cores
+from worker.host.memory_placement import place_worker
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
-from worker.memory_placement import place_worker
 from worker.own_record import own_record
 from worker.ranks.adapters import RankAdapters
 from worker.ranks.gpus import gpus_of_ranks

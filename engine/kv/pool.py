@@ -4,10 +4,9 @@ One tensor per group, `[layers, blocks, vectors, block, width]`, or `[layers, bl
 byte with scales (`engine/model/kv_layout.py` has both layouts): adjacent blocks of a layer are adjacent in memory, so
 runs of blocks are sent as one frame. Only attention interprets the vectors. On a CPU each tensor is an anonymous
 mapping, or one that other processes may share, which is page-aligned, costs no memory before it is used, and is read
-without a copy (`host_bytes.py`). On CUDA
-bytes pass through pinned memory on a separate stream (`device_bytes.py`); moves of blocks run on the engine's stream,
-between steps. Wire codecs and other pools' formats are converted on the way (`codec.py`); quantized blocks are sent and
-received unchanged.
+without a copy (`host/host_bytes.py`). On CUDA bytes pass through pinned memory on a separate stream
+(`gpu/device_bytes.py`); moves of blocks run on the engine's stream, between steps. Wire codecs and other pools' formats
+are converted on the way (`codec.py`); quantized blocks are sent and received unchanged.
 
 Layers are always numbered as in the model.
 """
@@ -25,13 +24,13 @@ from contracts.kinds import Codec
 from contracts.kv.spec import KVGroup, KVSpec, PayloadConversion
 from engine.device import DTYPES_BY_NAME, to_device
 from engine.kv.codec import BlockCodec
-from engine.kv.device_bytes import DeviceBytes
-from engine.kv.device_pools import DevicePools
-from engine.kv.host_bytes import HostBytes
-from engine.kv.host_tier import HostTier
+from engine.kv.gpu.device_bytes import DeviceBytes
+from engine.kv.gpu.device_pools import DevicePools
+from engine.kv.host.host_bytes import HostBytes
+from engine.kv.host.host_tier import HostTier
+from engine.kv.host.pages_ahead import PagesAhead, bytes_ahead
 from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
-from engine.kv.pages_ahead import PagesAhead, bytes_ahead
 from engine.kv.payload import Payload, blocks_of_payload, refuse_other_size
 from engine.kv.pool_bytes import PoolBytes
 from engine.kv.token_moves import TokenSlots, move_tokens

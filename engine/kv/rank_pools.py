@@ -21,7 +21,7 @@ import numpy.typing as npt
 from contracts.errors import MessageError
 from contracts.kinds import Codec
 from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
-from engine.kv.device_pools import DevicePools
+from engine.kv.gpu.device_pools import DevicePools
 from engine.kv.payload import Payload, blocks_of_payload, refuse_other_size
 from engine.kv.pool import KVPool
 from infra.process.unlocked_copy import joined

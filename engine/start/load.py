@@ -9,7 +9,7 @@ from msgspec import structs
 
 from engine.device import device_label, dtype_name
 from engine.engine import Engine
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
 from engine.model.open_checkpoint import open_checkpoint

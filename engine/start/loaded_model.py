@@ -9,7 +9,7 @@ from contracts.kv.spec import KVSpec
 from engine.adapters.slots import AdapterSlots
 from engine.backends.base import Backend
 from engine.engine import Engine
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.kv.pool import KVPool, bytes_of_groups
 from engine.kv.rank_pools import RankPools
 from engine.model.config import TextModel

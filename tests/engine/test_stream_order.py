@@ -19,7 +19,7 @@ from engine.backends.triton.backend import TritonBackend
 from engine.engine import Engine
 from engine.executor import Executor
 from engine.kv.codec import bytes_of
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.kv.pool import KVPool
 from engine.plan import PENDING_TOKEN, BlockMove, StepPlan, Work
 from engine.start.load import LoadedEngine

@@ -21,9 +21,9 @@ from infra.redis.worker_load import HandoffCounts
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
 from tests.waiting import DEADLINE_S
-from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
 from worker.gateways.connections import GatewayConnections
+from worker.host.busy_page import BusyPage
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 

@@ -18,9 +18,9 @@ from infra.config.worker import WorkerConfig
 from infra.redis.store import ServerClock
 from tests.engine.strict_executor import score
 from tests.kvtransfer.array_pool import ArrayPool
-from worker.busy_page import BusyPage
 from worker.engine_loop import Runner
 from worker.engine_status import EngineStatus
+from worker.host.busy_page import BusyPage
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 from worker.role import WorkerParts

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from engine.backends.base import Backend
-from engine.backends.reference.adjuster import ReferenceAdjuster
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.device_codec import DeviceCodec
 from engine.backends.reference.elementwise import ReferenceElementwise
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.reference.mover import ReferenceMover
-from engine.backends.reference.sampler import ReferenceSampler
-from engine.backends.reference.scorer import ReferenceScorer
+from engine.backends.reference.sampling.adjuster import ReferenceAdjuster
+from engine.backends.reference.sampling.sampler import ReferenceSampler
+from engine.backends.reference.sampling.scorer import ReferenceScorer
 from engine.model.attention import AttentionStep
 from engine.model.config import ModelConfig, TextModel
 from engine.model.layers.layer import LayerWeights

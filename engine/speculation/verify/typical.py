@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.reference.processed import processed
+from engine.backends.reference.sampling.processed import processed
 from engine.device import to_device
 from engine.plan import Work
 from engine.speculation.verify.verification import parents_of, row_count

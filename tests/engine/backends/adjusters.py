@@ -8,7 +8,7 @@ from torch import Tensor
 from engine.backends.adjuster import Adjuster
 from engine.backends.native.library import load
 from engine.backends.native.sampling.adjuster import NativeAdjuster
-from engine.backends.reference.adjuster import ReferenceAdjuster
+from engine.backends.reference.sampling.adjuster import ReferenceAdjuster
 from engine.backends.triton.sampling.adjuster import TritonAdjuster
 from engine.constraints import Masks
 from engine.model.batch import Sampled

@@ -15,7 +15,7 @@ from contracts.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
 from engine.engine import Engine
 from engine.executor import Executor
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.kv.pool import KVPool
 from engine.plan import BlockMove, PromptRows, StepPlan, Work
 from engine.start.load import LoadedEngine

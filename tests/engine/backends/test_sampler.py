@@ -12,7 +12,7 @@ from contracts.messages.sampling import LARGEST_LOGIT, MIN_TEMPERATURE, Sampling
 from engine.backends.gumbel import gumbel_noise, keys
 from engine.backends.native.library import load
 from engine.backends.native.sampling.sampler import NativeSampler
-from engine.backends.reference.sampler import ReferenceSampler
+from engine.backends.reference.sampling.sampler import ReferenceSampler
 from engine.backends.sampler import Draw, Sampler, min_p_reach
 from tests.engine.backends.device_sampler import INTERPRETED, DeviceSampler
 

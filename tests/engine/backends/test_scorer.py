@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.backends.native.library import load
 from engine.backends.native.sampling.scorer import NativeScorer
-from engine.backends.reference.scorer import AT_ONCE, ReferenceScorer
+from engine.backends.reference.sampling.scorer import AT_ONCE, ReferenceScorer
 from engine.backends.scorer import MIN_LOGPROB, Scorer, finite, scores_of, width
 from engine.backends.triton.sampling.scorer import TritonScorer
 from launcher.devices.gpus import visible_gpus

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from tests.engine.backends.native.test_attention import LIMITS
 from tests.engine.backends.tree_attention import SHAPES, largest_error
 

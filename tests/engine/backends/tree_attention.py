@@ -15,7 +15,7 @@ from engine.model.batch import Batch, build_batch
 from engine.model.config import HeadAttention
 from engine.model.trees import depths_and_paths
 from engine.plan import StepPlan
-from tests.engine.backends.reference.test_attention import CPU, dense, filled, through, write_history
+from tests.engine.backends.reference.attention.test_paged_attention import CPU, dense, filled, through, write_history
 from tests.engine.configs import attention as head_attention
 
 SHAPES = {  # (start, own tokens, guesses) of each work

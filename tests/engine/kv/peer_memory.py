@@ -34,5 +34,5 @@ def shared_on_device(*, shared: bool = True, reached: bool = True) -> Iterator[N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.kv.pool.handle_of", handle_of)
-        patch.setattr("engine.kv.device_pools.opened", opened)
+        patch.setattr("engine.kv.gpu.device_pools.opened", opened)
         yield

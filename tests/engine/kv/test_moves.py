@@ -12,7 +12,7 @@ from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.device_codec import DeviceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.kv.mover import WORD_DTYPE, BlockMover
 from engine.kv.moves import batches, runs
 from engine.kv.pool import KVPool

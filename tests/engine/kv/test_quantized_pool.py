@@ -10,7 +10,7 @@ from contracts.kv.spec import PayloadConversion, WireForm
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.kv.mover import BlockMover
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec

@@ -15,7 +15,7 @@ from engine.speculation.verify.verification import (
     verified_rows,
     works_by_row,
 )
-from tests.engine.backends.reference.test_attention import CPU
+from tests.engine.backends.reference.attention.test_paged_attention import CPU
 
 PARENTS = (-1, -1, 0, 1, 1, 4)
 GUESSES = (10, 11, 12, 13, 14, 15)

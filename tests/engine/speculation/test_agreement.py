@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from contracts.messages.sampling import Sampling
-from engine.backends.reference.sampler import ReferenceSampler
+from engine.backends.reference.sampling.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 
 DRAW_COUNT = 4000

@@ -6,7 +6,7 @@ import pytest
 
 from infra.process.control_groups import ControlGroups
 from infra.process.memory import UNLIMITED_BYTES, available_memory, left_by_groups, out_of_memory_kills
-from worker.cores import available_cores
+from worker.host.cores import available_cores
 
 GIB = 1 << 30
 

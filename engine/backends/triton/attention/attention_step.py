@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.backends.reference.kv_rows import rows_of
+from engine.backends.reference.attention.kv_rows import rows_of
 from engine.backends.triton.attention.latent_chunks import (
     ExpandedChunks,
     attend_expanded,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.reference.kv_rows import rows_of
+from engine.backends.reference.attention.kv_rows import rows_of
 from engine.device import to_device
 from engine.model.config import LatentAttention
 from engine.model.layers.latent import expands

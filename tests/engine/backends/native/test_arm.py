@@ -28,7 +28,7 @@ from tests.engine.backends.native.test_elementwise import test_gate as check_gat
 from tests.engine.backends.native.test_elementwise import test_rotate as check_rotate
 from tests.engine.backends.native.test_layers import PLANS
 from tests.engine.backends.native.test_layers import test_two_calls_a_layer_equal_its_operators as check_layers
-from tests.engine.backends.reference.test_latent_attention import (
+from tests.engine.backends.reference.attention.test_latent_attention import (
     test_native_attention_equals_the_definition as check_latent_attention,
 )
 from tests.kernels.poison import poisoned

@@ -13,10 +13,17 @@ from torch import Tensor
 
 from engine.backends.native.attention import MAX_HEAD_DIM, SOFTMAX_TILE, NativeAttention, plan, unsupported
 from engine.backends.native.library import DTYPE_CODES, AttentionArguments
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from engine.model.batch import build_batch
 from tests.engine.backends.native.measures import random
-from tests.engine.backends.reference.test_attention import CPU, SHAPES, dense, filled, through, write_history
+from tests.engine.backends.reference.attention.test_paged_attention import (
+    CPU,
+    SHAPES,
+    dense,
+    filled,
+    through,
+    write_history,
+)
 from tests.engine.configs import attention
 from tests.engine.configs import dense as dense_config
 

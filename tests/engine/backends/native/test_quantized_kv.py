@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.backends.native.attention import NativeAttention
 from engine.backends.native.library import DTYPE_CODES
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from engine.backends.reference.kv_rounding import KV_DTYPES, rounded
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import build_batch
@@ -21,8 +21,8 @@ from engine.model.kv_layout import AnyAttention, KVForm, bytes_of_vector, layout
 from engine.plan import StepPlan
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.native.test_attention import LIMITS
-from tests.engine.backends.reference.test_attention import CPU, SHAPES, dense, filled
-from tests.engine.backends.reference.test_latent_attention import attention_of
+from tests.engine.backends.reference.attention.test_latent_attention import attention_of
+from tests.engine.backends.reference.attention.test_paged_attention import CPU, SHAPES, dense, filled
 from tests.engine.configs import attention
 
 FORMS = pytest.mark.parametrize("form", ["int8", "fp8"])

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.backends.reference.attention.kv_rows import QuantizedKVRows
 from engine.backends.reference.kv_rounding import dequantize, quantize, rounded
-from engine.backends.reference.kv_rows import QuantizedKVRows
 from engine.model.kv_layout import KVForm, QuantizedLayer
 from tests.rounded_cache import rounded as rounded_by_definition
 

@@ -8,7 +8,7 @@ import torch
 
 from contracts.messages.sampling import Sampling
 from engine.backends.native.sampling.adjuster import NativeAdjuster
-from engine.backends.reference.adjuster import ReferenceAdjuster
+from engine.backends.reference.sampling.adjuster import ReferenceAdjuster
 from engine.constraints import Masks
 from engine.plan import Work
 

@@ -8,7 +8,7 @@ import torch
 
 from contracts.messages.sampling import Sampling
 from engine.backends.native.sampling.sampler import NativeSampler
-from engine.backends.reference.sampler import ReferenceSampler
+from engine.backends.reference.sampling.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 from tests.engine.backends.native.measures import random
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contracts.kv.spec import blocks_for
 from contracts.messages.sampling import Sampling
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.attention import latent_chunks
 from engine.backends.triton.attention.paged_attention import TritonAttention

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from contracts.messages.sampling import Sampling
-from engine.backends.reference.sampler import ReferenceSampler
+from engine.backends.reference.sampling.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 from engine.backends.triton.sampling.sampler import is_filtered
 from tests.engine.backends.device_sampler import DeviceSampler

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.landing_order import LandingOrder
+from engine.kv.gpu.landing_order import LandingOrder
 from engine.plan import Work
 
 BLOCK_TOKENS = 4

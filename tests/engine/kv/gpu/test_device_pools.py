@@ -9,8 +9,8 @@ from contracts.errors import RankError
 from contracts.kinds import KVDtype
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
-from engine.kv.device_digest import DeviceDigest
-from engine.kv.device_pools import DevicePools
+from engine.kv.gpu.device_digest import DeviceDigest
+from engine.kv.gpu.device_pools import DevicePools
 from engine.kv.pool import KVPool
 from engine.kv.rank_pools import RankPools
 from engine.kv.spec import make_spec

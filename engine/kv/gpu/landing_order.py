@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Generic
 
-from engine.kv.block_events import BlockEvents, Event
+from engine.kv.gpu.block_events import BlockEvents, Event
 from engine.plan import Work
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from contracts.errors import ConfigError
-from engine.kv.host_tier import HostTier
+from engine.kv.host.host_tier import HostTier
 from engine.kv.mover import WORD_DTYPE
 from engine.kv.spec import make_spec
 from tests.engine.kv.test_pool import CONFIG
@@ -58,7 +58,7 @@ def test_a_file_is_the_user_s_own_has_its_room_at_once_and_no_name(
         files.append(os.dup(descriptor))
         return map_it(descriptor, size)
 
-    monkeypatch.setattr("engine.kv.host_tier.mmap.mmap", kept)
+    monkeypatch.setattr("engine.kv.host.host_tier.mmap.mmap", kept)
     slots = (8 << 20) // SPEC.block_bytes()
     tier = HostTier(slots, SPEC.groups[0], CPU, str(tmp_path))
     assert list(tmp_path.iterdir()) == [] and mapped(tmp_path)

@@ -12,7 +12,7 @@ NODE = min(allowed_nodes())
 ABSENT_NODE = 1000
 TOUCHES = """
 import logging, mmap, sys, threading
-from worker.memory_placement import interleave_over
+from worker.host.memory_placement import interleave_over
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 def policies():
     memory = mmap.mmap(-1, 1 << 22, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -60,7 +60,7 @@ def test_a_worker_that_may_use_one_node_stays_as_it_is() -> None:
     core = min(os.sched_getaffinity(0))
     out, log = run(f"""
 import os
-from worker.memory_placement import place_worker
+from worker.host.memory_placement import place_worker
 os.sched_setaffinity(0, {{{core}}})
 place_worker(None)
 print(policies(), os.sched_getaffinity(0))""")
@@ -71,7 +71,7 @@ FIRST_CORE, LAST_CORE = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0
 KEEPS = f"""
 import os
 from infra.process.memory_nodes import MemoryNode
-from worker.memory_placement import keep_to
+from worker.host.memory_placement import keep_to
 nodes = [MemoryNode(0, frozenset([{FIRST_CORE}]), True), MemoryNode(4, frozenset([{LAST_CORE}]), True)]
 """
 

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from contracts.kv.spec import blocks_for
 from contracts.messages.sampling import Sampling
-from engine.backends.reference import head_attention as attention_torch
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention import head_attention as attention_torch
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from engine.backends.triton.attention.paged_attention import TritonAttention
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch

@@ -9,8 +9,8 @@ from torch import Tensor
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion
 from engine.kv.codec import BlockCodec, landing_of
+from engine.kv.host.pages_ahead import PagesAhead
 from engine.kv.moves import runs
-from engine.kv.pages_ahead import PagesAhead
 from engine.kv.payload import Payload, scatter, tensor_over, view_of
 from engine.plan import Work
 from infra.process.unlocked_copy import joined

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from contracts.messages.sampling import Sampling
 from engine.backends.adjuster import FORBIDDEN_LOGIT
-from engine.backends.reference.sampler import floor_of
+from engine.backends.reference.sampling.sampler import floor_of
 from engine.device import to_device
 
 

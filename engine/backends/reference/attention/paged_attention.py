@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.backends.reference.head_attention import HeadAttentionStep
-from engine.backends.reference.kv_rows import KVRows, rows_of
-from engine.backends.reference.latent_attention import LatentAttentionStep
+from engine.backends.reference.attention.head_attention import HeadAttentionStep
+from engine.backends.reference.attention.kv_rows import KVRows, rows_of
+from engine.backends.reference.attention.latent_attention import LatentAttentionStep
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
 from engine.model.config import HeadAttention, LatentAttention

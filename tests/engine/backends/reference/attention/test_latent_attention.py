@@ -14,8 +14,8 @@ from contracts.messages.sampling import Sampling
 from engine.backends.native.attention import NativeAttention, unsupported
 from engine.backends.native.library import load
 from engine.backends.native.linears import NativeLinears
-from engine.backends.reference import latent_attention
-from engine.backends.reference.attention import ReferenceAttention
+from engine.backends.reference.attention import latent_attention
+from engine.backends.reference.attention.paged_attention import ReferenceAttention
 from engine.backends.reference.linear import ReferenceLinears
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import build_batch
@@ -23,7 +23,7 @@ from engine.model.config import DenseMLP, LatentAttention, LayerConfig
 from engine.model.layers.latent import expands
 from engine.model.rope import Rope
 from engine.plan import StepPlan, Work
-from tests.engine.backends.reference.test_attention import SHAPES
+from tests.engine.backends.reference.attention.test_paged_attention import SHAPES
 from tests.engine.configs import dense as dense_config
 
 CPU = torch.device("cpu")

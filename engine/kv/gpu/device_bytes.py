@@ -10,13 +10,13 @@ from torch import Tensor
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion, blocks_for
 from engine.device import to_device
-from engine.kv.block_events import BlockEvents
 from engine.kv.codec import BlockCodec, landing_of
-from engine.kv.device_digest import DeviceDigest
-from engine.kv.landing_order import LandingOrder
+from engine.kv.gpu.block_events import BlockEvents
+from engine.kv.gpu.device_digest import DeviceDigest
+from engine.kv.gpu.landing_order import LandingOrder
+from engine.kv.gpu.write_order import WriteOrder
 from engine.kv.mover import WORD_DTYPE, BlockMover, WordSpan, words_of
 from engine.kv.payload import Payload, scatter, size_of, view_of
-from engine.kv.write_order import WriteOrder
 from engine.plan import Work
 
 

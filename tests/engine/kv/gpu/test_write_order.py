@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.write_order import MAX_EVENTS_PER_LAYER, WriteOrder
+from engine.kv.gpu.write_order import MAX_EVENTS_PER_LAYER, WriteOrder
 
 BLOCK_COUNT = 6
 

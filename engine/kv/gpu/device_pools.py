@@ -21,8 +21,8 @@ from torch import Tensor
 
 from contracts.errors import RankError
 from contracts.kv.spec import KVSpec
-from engine.kv.device_bytes import DeviceBytes
-from engine.kv.device_digest import DeviceDigest
+from engine.kv.gpu.device_bytes import DeviceBytes
+from engine.kv.gpu.device_digest import DeviceDigest
 from engine.kv.mover import WORD_DTYPE, WordSpan
 from engine.parallel.device_handle import DeviceHandle, opened
 

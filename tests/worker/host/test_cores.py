@@ -9,7 +9,7 @@ import pytest
 
 from infra.process.control_groups import ControlGroups
 from tests.waiting import DEADLINE_S
-from worker.cores import available_cores
+from worker.host.cores import available_cores
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_part_of_a_core_counts_as_one(tmp_path: Path) -> None:
 def test_without_a_group_only_the_affinity_counts(tmp_path: Path) -> None:
     """Runs in a process of its own, for an affinity belongs to a thread, and is inherited."""
     one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{one}}}); from worker.cores import available_cores as cores"
+    code = f"import os; os.sched_setaffinity(0, {{{one}}}); from worker.host.cores import available_cores as cores"
     code += "; from infra.process.control_groups import ControlGroups as Groups; from pathlib import Path"
     code += f"; print(cores(Groups(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}))))"
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S, capture_output=True, text=True)

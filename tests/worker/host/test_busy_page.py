@@ -9,7 +9,7 @@ import pytest
 
 from tests.full_disk import room
 from tests.waiting import DEADLINE_S
-from worker.busy_page import FLAGS_OFFSET, BusyPage, mapped
+from worker.host.busy_page import FLAGS_OFFSET, BusyPage, mapped
 
 
 def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> None:
@@ -92,7 +92,8 @@ def test_there_is_always_one_thread(tmp_path: Path) -> None:
 
 def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
     path = tmp_path / "page"
-    code = f"from worker.busy_page import BusyPage; BusyPage({str(path)!r}, 2, print).enter(64); import os; os._exit(0)"
+    begin = "import os; from worker.host.busy_page import BusyPage"
+    code = f"{begin}; BusyPage({str(path)!r}, 2, print).enter(64); os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
     assert any(path.read_bytes()[FLAGS_OFFSET:])
     threads: list[int] = []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.kv import pages_ahead
-from engine.kv.pages_ahead import PagesAhead
+from engine.kv.host import pages_ahead
+from engine.kv.host.pages_ahead import PagesAhead
 
 LAYERS, BLOCKS, BLOCK_BYTES = 3, 4096, 1 << 13
 LAYER_BYTES = BLOCKS * BLOCK_BYTES

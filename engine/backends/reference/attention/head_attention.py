@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.backends.reference.kv_rows import KVRows
-from engine.backends.reference.rectangles import Rectangle, rectangles
+from engine.backends.reference.attention.kv_rows import KVRows
+from engine.backends.reference.attention.rectangles import Rectangle, rectangles
 from engine.model.batch import Batch
 from engine.model.config import HeadAttention
 
