@@ -1,9 +1,11 @@
 """Compiles the native operators for this processor, once: later starts find the library in the cache.
 
 The file's name is a hash of all that decides its contents: sources, compiler, flags, processor. It is written beside
-its place and renamed, so workers that start at the same time do each other no harm.
+its place and renamed, so workers that start at the same time do each other no harm. One of them compiles, and the
+others wait for it.
 """
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -11,8 +13,10 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from contracts.errors import NativeError
@@ -34,6 +38,9 @@ SLOWEST_SOURCES = ("attention.c", "linear.c", "codec.c")
 PRIVATE_MODE = 0o700
 COMPILE_TIMEOUT_S = 60.0
 """Timeout of one compiler run."""
+MAX_TURN_WAIT_S = 120.0
+"""Seconds that a process waits for others that compile; then it compiles beside them."""
+TURN_POLL_S = 0.05
 
 
 def build(target: Sequence[str] = ()) -> Path:
@@ -48,8 +55,39 @@ def build(target: Sequence[str] = ()) -> Path:
         key.update(part.encode() + b"\0")
     library = cache() / f"operators-{key.hexdigest()[:32]}.so"
     if not library.exists():
-        compile_library(command, target, library, PRIVATE_MODE)
+        with _turn(library.parent):
+            if not library.exists():
+                compile_library(command, target, library, PRIVATE_MODE)
     return library
+
+
+@contextmanager
+def _turn(directory: Path) -> Iterator[None]:
+    """Lets one process at a time compile into a directory.
+
+    Raises `NativeError` if the directory cannot be made or read.
+    """
+    with _writing(directory):
+        directory.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + MAX_TURN_WAIT_S
+        while not _locked(descriptor) and time.monotonic() < deadline:
+            time.sleep(TURN_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Returns whether there is nothing to wait for: the lock is this process's, or the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def source_digest(target: Sequence[str]) -> str:
@@ -127,7 +165,7 @@ def compile_library(command: list[str], target: Sequence[str], library: Path, mo
     """
     compiling = [*command, *COMPILER_FLAGS, *target]
     sources = sorted(_sources(".c"), key=lambda path: path.name not in SLOWEST_SOURCES)
-    try:
+    with _writing(library.parent):
         library.parent.mkdir(mode=mode, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".compiling-", dir=library.parent) as scratch:
             beside = Path(scratch) / library.name
@@ -142,8 +180,14 @@ def compile_library(command: list[str], target: Sequence[str], library: Path, mo
             build_id = f"-Wl,--build-id=0x{source_digest(target)}"
             _succeed([*compiling, "-shared", build_id, *objects, "-o", str(beside), *LINKED_LIBRARIES])
             beside.rename(library)
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise NativeError(f"the native operators cannot be written to {library.parent}: {error}") from error
+        raise NativeError(f"the native operators cannot be written to {directory}: {error}") from error
 
 
 def _succeed(command: list[str]) -> None:

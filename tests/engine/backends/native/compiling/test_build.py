@@ -1,6 +1,8 @@
 """Compiled once, into the cache, whoever starts first; what fails is one sentence. Needs a C compiler."""
 
 import ctypes
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -45,10 +47,27 @@ def test_a_second_start_compiles_nothing(empty_cache: Path, tmp_path: Path, monk
     assert len({first, other, elsewhere, build()} & set(empty_cache.iterdir())) == 4
 
 
-def test_two_starts_at_once_do_no_harm(empty_cache: Path) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: build(), range(2)))
-    assert found[0] == found[1] and list(empty_cache.iterdir()) == [found[0]]
+def test_of_starts_at_once_one_compiles(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = tmp_path / "runs"
+    compiler = tmp_path / "noting"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >>{noted}\nexec cc "$@"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CC", str(compiler))
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: build(), range(4)))
+    assert list(empty_cache.iterdir()) == [*found]
+    assert noted.read_text().count(" -shared ") == 1
+
+
+def test_a_start_that_waits_too_long_compiles_beside_the_others(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_TURN_WAIT_S", 0.0)
+    empty_cache.mkdir()
+    held = os.open(empty_cache, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert build().exists()
+    os.close(held)
 
 
 def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
