@@ -46,7 +46,11 @@ def pages(config: DashboardConfig) -> None:
     """Lays out the page that the visitor has chosen."""
     now = st.Page(partial(page, config), title="Now", url_path="now", default=True)
     plan = st.Page(partial(plan_of, config), title="Plan", url_path="plan")
-    st.navigation([now, plan], position="top").run()
+    chosen = st.navigation([now, plan], position="hidden")  # Streamlit's own links stand in the header, which is hidden
+    with st.container(key="pages", horizontal=True, gap="small"):
+        for each in (now, plan):
+            st.page_link(each)
+    chosen.run()
 
 
 def plan_of(config: DashboardConfig) -> None:

@@ -15,6 +15,7 @@ from pricing.roofline.capacity import dollars_per_million
 
 WINDOW_S = 300.0
 RATE_POINTS = 30
+CHART_HEIGHT_PX = 420
 REFRESH_PERIOD_S = 5.0
 MAX_LENGTH_TOKENS = 1 << 20
 NO_REQUEST = "No answer of several tokens has ended in the last five minutes."
@@ -26,9 +27,9 @@ def plan_page(source: Source) -> None:
     except StoreUnavailable as away:
         st.error(str(away))
         return
-    st.html(markup.title("Plan", "what this deployment holds, and what its tokens cost"))
     left, right = st.columns(2, gap="large")
     with left:
+        st.html(markup.title("Calculator", "what this deployment holds, and what its tokens cost"))
         _memory(snapshot)
         _cost(source)
     with right:
@@ -44,7 +45,8 @@ def _memory(snapshot: Snapshot) -> None:
         return
     size = kv_bytes(holders[0], sequences, length)
     fit = sum(fitting_sequences(worker, length) for worker in holders)
-    st.metric("KV of these sequences", as_bytes(size), f"{fit} of {length} tokens fit into all decode workers", "off")
+    fitting = f"{fit} sequences of {length} tokens fit into all decode workers"
+    st.metric("KV of these sequences", as_bytes(size), fitting, "off", delta_arrow="off")
 
 
 def _cost(source: Source) -> None:
@@ -55,7 +57,8 @@ def _cost(source: Source) -> None:
         st.caption("Enter what an hour costs: prices are not known here.")
     elif rate:
         cost = f"${dollars_per_million(price, rate):.3f}"
-        st.metric("A million output tokens of good requests", cost, f"at {as_count(rate)} tokens/s lately", "off")
+        lately = f"at {as_count(rate)} of them per second, the mean of the last five minutes"
+        st.metric("A million output tokens of good requests", cost, lately, "off", delta_arrow="off")
     else:
         st.caption(NO_REQUEST)
 
@@ -66,7 +69,8 @@ def _throughput(source: Source) -> None:
         snapshot = source.read()
     except StoreUnavailable:
         return
-    st.html(markup.title("Output over TPOT", f"a point for each {WINDOW_S / RATE_POINTS:g} s of the last five minutes"))
+    note = f"a point for each {WINDOW_S / RATE_POINTS:g} s of the last five minutes, dashed: the usual limit"
+    st.html(markup.title("Output over TPOT", note))
     points = throughput(snapshot.finished, snapshot.now, WINDOW_S, RATE_POINTS)
     objective = snapshot.gateways[0].objective if snapshot.gateways else NO_OBJECTIVE
     if points:
@@ -88,4 +92,4 @@ def throughput_chart(points: list[ThroughputPoint], limit_ms: float | None) -> a
     )
     limits = [] if limit_ms is None else [{"tpot": limit_ms}]
     line = alt.Chart(alt.InlineData(limits)).mark_rule(strokeDash=[5, 4], color=OUTCOME_COLOURS[Outcome.FAILED])
-    return alt.layer(shown, line.encode(x="tpot:Q"))
+    return alt.layer(shown, line.encode(x="tpot:Q")).properties(height=CHART_HEIGHT_PX)

@@ -65,6 +65,8 @@ def test_twenty_requests_and_one_of_my_own(redis_url: str, start_dashboard: Star
         expect(seconds).not_to_have_text(before, timeout=STEP_MS)  # the page has refreshed …
         assert page.locator("textarea").input_value() == "half a thought"  # … and kept what was typed
         assert store_screenshot(page, tmp_path, "dashboard-light").stat().st_size > 20_000
+        page.get_by_role("link", name="Plan").click()
+        expect(page.get_by_text("sequences of 2048 tokens fit into all decode workers")).to_be_visible(timeout=STEP_MS)
         assert outside == []  # the page asks nobody but its own server
 
 

@@ -33,7 +33,7 @@ def test_memory_and_price_are_computed_from_the_running_deployment(app: AppTest,
     app.run()
     assert not app.exception
     memory = app.metric[0]
-    assert (memory.value, memory.delta) == ("64.0 GiB", "4 of 2048 tokens fit into all decode workers")
+    assert (memory.value, memory.delta) == ("64.0 GiB", "4 sequences of 2048 tokens fit into all decode workers")
     app.number_input(key="plan-price").set_value(3.6).run()
     assert not app.exception and app.metric[1].value == "$100.000"  # 10 tokens/s, 0.1 cents a second
 
