@@ -67,6 +67,8 @@ COMPOSE_HEADER = """\
 #   BATON_GATEWAYS                gateway processes on the one port; one serves a core's worth of tokens
 #   BATON_HANDOFF                 auto: decode workers compute prompts themselves where that is faster; always: never
 #   BATON_KV_DTYPE                number format of KV in their pools: auto (the model's), fp8 or int8
+#   BATON_SLO                     default latency objective of requests, such as ttft=2s,tpot=100ms
+#   BATON_STEP_MS                 milliseconds that a step with decodes should take
 #   BATON_SPECULATION             proposer of draft tokens: none, ngram, draft, medusa, eagle or auto, with
 #   BATON_DRAFT_MODEL, BATON_MEDUSA, BATON_EAGLE   the weights of the proposer, below /models
 #
@@ -87,6 +89,8 @@ FIELD_VARIABLES = {
     "gpu_memory_utilization": "BATON_GPU_SHARE",
     "quantization": "BATON_QUANTIZATION",
     "kv_dtype": "BATON_KV_DTYPE",
+    "slo": "BATON_SLO",
+    "step_ms": "BATON_STEP_MS",
     "speculation": "BATON_SPECULATION",
     "draft_model": "BATON_DRAFT_MODEL",
     "medusa": "BATON_MEDUSA",

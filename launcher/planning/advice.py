@@ -67,12 +67,15 @@ def _with_cost(deployment: PlannedDeployment) -> str:
 
 
 def _shortfall(deployment: PlannedDeployment, load: PlannedLoad) -> str:
-    found = []
-    for name, seconds, limit in (("TTFT", deployment.ttft_s, load.ttft_s), ("TPOT", deployment.tpot_s, load.tpot_s)):
-        if seconds > limit:
-            has = "grows without bound" if seconds == INFINITE else f"{1000 * seconds:.3g} ms"
-            found.append(f"{name} {has}, of {1000 * limit:g} ms")
-    return " and ".join(found) + f" ({_binds(deployment)})" if found else "it does, with no room for chance"
+    times = (("TTFT", deployment.ttft_s, load.ttft_s), ("TPOT", deployment.tpot_s, load.tpot_s))
+    growing = [name for name, seconds, _ in times if seconds == INFINITE]
+    found = [f"{' and '.join(growing)} would grow without bound"] if growing else []
+    found += [
+        f"{name} {1000 * seconds:.3g} ms, of {1000 * limit:g} ms"
+        for name, seconds, limit in times
+        if limit < seconds < INFINITE
+    ]
+    return f"{' and '.join(found)} ({_binds(deployment)})" if found else "it does, with no room for chance"
 
 
 def _binds(deployment: PlannedDeployment) -> str:

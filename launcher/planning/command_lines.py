@@ -1,7 +1,9 @@
 """The command lines that start a planned deployment: on this host, in containers, on Kubernetes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from launcher.containers.container import MODELS_DIRECTORY
 from launcher.planning.trial import STEP_SHARE
 from pricing.planning.candidates import PlannedDeployment
 from pricing.planning.load import PlannedLoad
@@ -14,16 +16,24 @@ def command_lines(deployment: PlannedDeployment, load: PlannedLoad, model: str) 
     devices = deployment.devices()
     if len(devices) > 1:
         yield "# a host for each kind of device; docs/operations.md, Several hosts, starts workers on each"
-    shared = f"--model {model} {_workers(deployment)}{_formats(deployment)} {_objective(load)}"
-    step = f" --step-ms {1000 * STEP_SHARE * load.tpot_s:g}"
+    options = f"{_workers(deployment)}{_formats(deployment)} --slo {_objective(load)} --step-ms {_step_ms(load)}"
+    inside = _in_containers(model)
     if max(devices.values()) <= max(role.copy.device.links.host_devices for role in deployment.roles):
-        yield f"./baton up {shared}{step}"
+        yield f"./baton up --model {model} {options}"
+        if inside != model:
+            yield f"# containers read the directory as {inside}: put it into ./models and the cluster's volume"
         yield f"./baton compose --gpus {devices.total()} > compose.yaml"
-        yield f"{_variables(deployment, model)} docker compose up"
+        yield f"{_variables(deployment, load, inside)} docker compose up"
     else:
         yield "# more devices than a host has: Kubernetes or Ray (--on ray) spread the workers"
-        yield f"./baton up --on ray {shared}{step}"
-    yield f"./baton manifests {shared}{step} --max-prefill 0 --max-decode 0 > baton.yaml"
+        yield f"./baton up --on ray --model {model} {options}"
+    yield f"./baton manifests --model {inside} {options} --max-prefill 0 --max-decode 0 > baton.yaml"
+
+
+def _in_containers(model: str) -> str:
+    """Returns the name by which containers find a model: a hub id as it is, a directory below that of models."""
+    path = Path(model).expanduser()
+    return f"{MODELS_DIRECTORY}/{path.resolve().name}" if path.is_dir() else model
 
 
 def _workers(deployment: PlannedDeployment) -> str:
@@ -43,10 +53,14 @@ def _formats(deployment: PlannedDeployment) -> str:
 
 
 def _objective(load: PlannedLoad) -> str:
-    return f"--slo ttft={1000 * load.ttft_s:g}ms,tpot={1000 * load.tpot_s:g}ms"
+    return f"ttft={1000 * load.ttft_s:g}ms,tpot={1000 * load.tpot_s:g}ms"
 
 
-def _variables(deployment: PlannedDeployment, model: str) -> str:
+def _step_ms(load: PlannedLoad) -> str:
+    return f"{1000 * STEP_SHARE * load.tpot_s:g}"
+
+
+def _variables(deployment: PlannedDeployment, load: PlannedLoad, model: str) -> str:
     first, second, form = deployment.prefill, deployment.decode, deployment.form
     values = {
         "BATON_MODEL": model,
@@ -56,6 +70,8 @@ def _variables(deployment: PlannedDeployment, model: str) -> str:
         "BATON_DECODE_TP": str(second.copy.capacity.gpus),
         "BATON_QUANTIZATION": form.weights if form.weights != DEFAULT_QUANTIZATION else "",
         "BATON_KV_DTYPE": form.kv if form.kv != DEFAULT_KV_DTYPE else "",
+        "BATON_SLO": _objective(load),
+        "BATON_STEP_MS": _step_ms(load),
     }
     return " ".join(
         f"{name}={value}"

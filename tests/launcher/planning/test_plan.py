@@ -69,7 +69,9 @@ def test_advice_is_the_cheapest_that_simulation_confirms(model: str, capsys: pyt
     assert (
         f"--prefill 0 --decode {advice[1]} --decode-tp {advice[2]} --slo ttft=2000ms,tpot=60ms --step-ms 30" in output
     )
-    assert "./baton up --model" in output and "docker compose up" in output and "./baton manifests" in output
+    inside = f"/models/{Path(model).name}"  # a directory of this host is elsewhere in a container
+    assert f"./baton up --model {model} " in output and f"./baton manifests --model {inside} " in output
+    assert f"BATON_MODEL={inside} " in output and "BATON_SLO=ttft=2000ms,tpot=60ms BATON_STEP_MS=30 docker" in output
 
 
 def test_a_strict_limit_on_tpot_splits_the_deployment(model: str, capsys: pytest.CaptureFixture[str]) -> None:
