@@ -1,6 +1,7 @@
 """Runs `./baton COMMAND`: the launcher script hands over to this module once `.venv` is complete."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run() -> int:
     """Runs the command. Output to a full disk is dropped, and changes no exit status."""
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back since `launcher.installing.install`
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -75,10 +75,12 @@ def extras_of(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str
 
 
 def _become(program: str, words: list[str]) -> NoReturn:
-    """Raises `InstallFailed` where this user may not."""
+    """Raises `InstallFailed` where this user may not. Ctrl-C waits until the launcher's imports can no longer break."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.execv(program, words)
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         why = f"{error.strerror}; a checkout of your own has a .venv of its own"
         raise InstallFailed(f"{program} cannot be run: {why}") from None
 

@@ -296,3 +296,13 @@ def test_a_python_that_fits_is_found_behind_one_that_does_not(folder: Path, tmp_
     good = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     path = path_with(tmp_path, python3=OLD_PYTHON, **{"python3.13": good})
     assert "./baton up --model" in baton(folder, "help", PATH=path, BATON_PYTHON="").stdout
+
+
+def test_ctrl_c_before_a_command_begins_is_a_word() -> None:
+    """The signal comes before the launcher's imports, waits for their end, and leaves no traceback."""
+    run = "sys.argv = ['baton', 'status']; runpy.run_module('launcher', run_name='__main__')"
+    launcher = f"import os, runpy, signal, sys; os.kill(os.getpid(), signal.SIGINT); {run}"
+    words = [sys.executable, "-c", launcher]
+    script = f"from launcher.installing.install import _become; _become({sys.executable!r}, {words!r})"
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
