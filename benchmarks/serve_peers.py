@@ -30,6 +30,7 @@ from engine.model.checkpoint.read_config import read_config
 from infra.cli import parse_or_exit
 from launcher.bench.machine import machine
 from launcher.bench.options import BenchConfig
+from launcher.bench.rates import trial_at
 from launcher.bench.run import BenchRun
 from launcher.instance.endpoint import ClientEndpoint
 from launcher.stages import StageDisplay
@@ -88,8 +89,9 @@ def trials(url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, s
         seed=config.seed,  # other prompts at each rate, the same for every server
     )
     endpoint = ClientEndpoint(url, "", "")
-    run = BenchRun(bench, endpoint, endpoint.client().model(), stages)
-    return search(partial(run.trial, bench), config.first_rate, config.bisections)
+    run = BenchRun(endpoint, endpoint.client().model(), stages)
+    measured = partial(trial_at, bench, partial(run.load, give_up=True))
+    return search(measured, config.first_rate, config.bisections)
 
 
 def compare(config: ServeConfig, stages: StageDisplay) -> None:

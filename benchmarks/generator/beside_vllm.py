@@ -52,7 +52,7 @@ def ours(options: argparse.Namespace, model: str, seeds: Iterator[int], stages: 
         seed=next(seeds),
         processes=1,
     )
-    report = BenchRun(config, ClientEndpoint(options.url, "", ""), model, stages).load(config)
+    report = BenchRun(ClientEndpoint(options.url, "", ""), model, stages).load(config)
     if report.errors:
         raise GatewayError(f"requests failed: {report.errors}")
     times = report.ttft_ms.p50, report.ttft_ms.p90, report.tpot_ms.p50, report.tpot_ms.p90

@@ -170,7 +170,7 @@ def measure(deployment: str, directory: Path, least: LoadLength, stages: StageDi
         return
     with serving(deployment) as endpoint:
         model = endpoint.client().model()
-        BenchRun(WARM_UP_LOAD, endpoint, model, stages).load(WARM_UP_LOAD)
+        BenchRun(endpoint, model, stages).load(WARM_UP_LOAD)
         before = workers_of(endpoint)
         for number, each in enumerate(lacking, 1):
             config = each.bench(least)
@@ -178,7 +178,7 @@ def measure(deployment: str, directory: Path, least: LoadLength, stages: StageDi
             stages.say(
                 f"{number} of {len(lacking)}: {' '.join(map(str, each))}, {config.requests} requests, {lasts_s:.0f} s"
             )
-            report = BenchRun(config, endpoint, model, stages).load(config)
+            report = BenchRun(endpoint, model, stages).load(config)
             each.file(directory, "real").write_bytes(msgspec.json.encode(report))
         costs = calibrate(endpoint, WARM_UP_LOAD, model, before)
         costs_file.write_bytes(msgspec.json.encode(costs))
@@ -190,7 +190,7 @@ def simulate(set_up: SetUp, directory: Path, least: LoadLength) -> Report:
     given = set_up.bench(least)
     load = {name: getattr(given, name) for name in SimulateConfig.__struct_fields__ if hasattr(given, name)}
     costs = str(directory / f"{set_up.deployment} costs.json")
-    config = SimulateConfig(**{**load, "model": "model", "prefill": prefill, "decode": decode, "costs": costs})
+    config = SimulateConfig(**{**load, "prefill": prefill, "decode": decode, "costs": costs})
     report = simulated_report(config, DeploymentSimulation(simulated_deployment(config)))
     set_up.file(directory, "simulated").write_bytes(msgspec.json.encode(report))
     return report

@@ -109,7 +109,7 @@ def simulate(name: str, factor: float, seconds: float, noise: float) -> None:
 def simulated_load(name: str, config: BenchConfig, costs: str = "") -> SimulateConfig:
     given = {each: getattr(config, each) for each in SimulateConfig.__struct_fields__ if hasattr(config, each)}
     prefill, decode, _ = WORKERS_BY_DEPLOYMENT[name]
-    return SimulateConfig(**{**given, "model": "sleeper", "prefill": prefill, "decode": decode, "costs": costs})
+    return SimulateConfig(**{**given, "prefill": prefill, "decode": decode, "costs": costs})
 
 
 def show(name: str, factor: float, noise: str, report: Report, predicted: Predicted) -> None:
@@ -122,8 +122,8 @@ def measure(name: str, factor: float, seconds: float, directory: Path, stages: S
     config = load(name, factor, seconds)
     with serving(name) as endpoint:
         model = endpoint.client().model()
-        BenchRun(WARM_UP_LOAD, endpoint, model, stages).load(WARM_UP_LOAD)
-        report = BenchRun(config, endpoint, model, stages).load(config)
+        BenchRun(endpoint, model, stages).load(WARM_UP_LOAD)
+        report = BenchRun(endpoint, model, stages).load(config)
         try:
             told = msgspec.json.decode(endpoint.client().get("/stats"), type=_Stats).gateway.predicted
         except msgspec.DecodeError as error:

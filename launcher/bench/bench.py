@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -79,10 +80,10 @@ def _measure(config: BenchConfig, stages: StageDisplay) -> int:
     endpoint = endpoint_of(url, instance, config.api_key_file, config.cert)
     model = config.model or endpoint.client().model()
     print(f"{machine()}\n{model} at {url}; good: TTFT ≤ {config.slo_ttft_ms:g} ms and TPOT ≤ {config.slo_tpot_ms:g} ms")
-    run = BenchRun(config, endpoint, model, stages)
+    run = BenchRun(endpoint, model, stages)
     before = workers_of(endpoint) if config.calibrate else ()
     if config.find_goodput or config.sweep:
-        status = sweep(config, run.trial, stages.settle, machine())
+        status = sweep(config, partial(run.load, give_up=True), stages.settle, machine())
         _calibrate(config, endpoint, model, before)
         return status
     report = run.load(config)

@@ -48,7 +48,7 @@ def write_comparison(path: str, reports: Mapping[str, Report]) -> None:
     (name, first), (other, second) = reports.items()
     text = "\n".join(comparison(first, second, (name, other)))
     body = f"<pre>{escape(text)}</pre>{''.join(_percentile_charts(reports))}"
-    _write(path, _page(f"{name} and {other}", first, f"{first.model} at {first.server}, {second.server}", body))
+    _write(path, _page(f"{name} and {other}", first, f"{first.model}: {first.server}, {second.server}", body))
 
 
 def _write(path: str, page: str) -> None:
@@ -63,7 +63,7 @@ def html_report(machine: str, curves: Sequence[SweptCurve]) -> str:
     first = curves[0].trials[0].report
     several = any(len(curve.trials) > 1 for curve in curves)
     body = _swept(curves) if several else _single(first)
-    return _page(f"{first.model} at {first.server}", first, machine, "".join(body))
+    return _page(f"{first.model}, {first.server}", first, machine, "".join(body))
 
 
 def _page(title: str, first: Report, subtitle: str, body: str) -> str:

@@ -3,11 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import cycle, pairwise
 
 from msgspec import Struct
 
 WIDTH_PX, HEIGHT_PX = 640, 340
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 70, 20, 16, 46
+NAME_LINE_PX, NAME_LETTER_PX = 16, 7
+"""Height of the line of a curve's name, and about the width of a letter."""
+PLACE_STEP_PX = 6
 MAX_TICKS = 6
 CURVE_COLOURS = ("#3d9bc4", "#2f9e77", "#dd9a2b", "#b577c2", "#6a7fd4", "#d4564c")
 ROUND_STEPS = (1.0, 2.0, 5.0, 10.0)
@@ -32,8 +36,9 @@ class LineChart(Struct, frozen=True, kw_only=True):
 
     def svg(self) -> str:
         parts = [*self._axes(), *self._limits()]
-        for at, curve in enumerate(self.curves):
-            parts += self._curve(curve, CURVE_COLOURS[at % len(CURVE_COLOURS)], at)
+        for curve, colour in zip(self.curves, cycle(CURVE_COLOURS), strict=False):
+            parts += self._curve(curve, colour)
+        parts += self._names()
         return (
             f'<svg viewBox="0 0 {WIDTH_PX} {HEIGHT_PX}" role="img" aria-label="{escape(self.y_title)} over '
             f'{escape(self.x_title)}">{"".join(parts)}</svg>'
@@ -82,7 +87,7 @@ class LineChart(Struct, frozen=True, kw_only=True):
             yield f'<path class="limit" d="M{left:.1f} {y:.1f}H{right:.1f}"/>'
             yield f'<text class="limit" x="{left + 5:.1f}" y="{y - 5:.1f}">{escape(self.y_limit[1])}</text>'
 
-    def _curve(self, curve: Curve, colour: str, at: int) -> Iterator[str]:
+    def _curve(self, curve: Curve, colour: str) -> Iterator[str]:
         places = [self._place(*point) for point in curve.points]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         yield f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{line}"/>'
@@ -94,9 +99,33 @@ class LineChart(Struct, frozen=True, kw_only=True):
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="none" stroke="{colour}" stroke-width="2"/>'
             place = f'x="{x - 10:.1f}" y="{y - 8:.1f}" text-anchor="end"'
             yield f'<text {place} style="fill:{colour}">{escape(text)}</text>'
-        if curve.name:
-            y = TOP_PX + 16 * (at + 1)
-            yield f'<text x="{LEFT_PX + 10}" y="{y}" style="fill:{colour}">{escape(curve.name)}</text>'
+
+    def _names(self) -> Iterator[str]:
+        """Yields the names of the curves, in the corner that the curves touch least."""
+        names = [curve.name for curve in self.curves]
+        width, height = NAME_LETTER_PX * max(map(len, names), default=0), NAME_LINE_PX * len(names)
+        right, bottom = WIDTH_PX - RIGHT_PX - width - 10, HEIGHT_PX - BOTTOM_PX - height - 6
+        corners = [(x, y) for y in (TOP_PX, bottom) for x in (LEFT_PX + 10, right)]
+        touched = list(self._between_points())
+
+        def within(corner: tuple[float, float]) -> int:
+            left, top = corner
+            return sum(left - 8 <= x <= left + width and top - 4 <= y <= top + height + 8 for x, y in touched)
+
+        left, top = min(corners, key=within)
+        for at, (name, colour) in enumerate(zip(names, cycle(CURVE_COLOURS), strict=False)):
+            if name:
+                y = top + NAME_LINE_PX * (at + 1)
+                yield f'<text x="{left:g}" y="{y:g}" style="fill:{colour}">{escape(name)}</text>'
+
+    def _between_points(self) -> Iterator[tuple[float, float]]:
+        """Yields places on the curves, a few pixels from each other."""
+        for curve in self.curves:
+            places = [self._place(*point) for point in curve.points]
+            yield from places
+            for (x, y), (next_x, next_y) in pairwise(places):
+                steps = 1 + int(math.hypot(next_x - x, next_y - y) / PLACE_STEP_PX)
+                yield from ((x + (next_x - x) * at / steps, y + (next_y - y) * at / steps) for at in range(1, steps))
 
 
 def ticks(most: float) -> list[float]:

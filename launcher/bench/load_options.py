@@ -165,6 +165,13 @@ class WorkloadOptions(Struct, frozen=True, kw_only=True):
                 raise ConfigError(name, value, "cannot be used with --sharegpt, whose prompts are the recorded ones")
         return RecordedChats(read_conversations(Path(self.sharegpt)), self.pause, output)
 
+    def chance(self, load: int = 0) -> random.Random:
+        """Returns what the load of this number draws from, the same for a measured and for a simulated deployment.
+
+        No load of another seed draws the same, so that no cache has its prompts.
+        """
+        return random.Random(f"{self.seed} {load}" if load else self.seed + 1)
+
     def timed_requests(self, chance: random.Random) -> Iterator[TimedRequest]:
         """Yields the requests of an open load. Raises `ConfigError` for a trace that cannot be read."""
         most = self.requests or MAX_LOAD_REQUESTS

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from contracts.errors import ConfigError
 from launcher.bench.html_report import SweptCurve, write_html
@@ -27,21 +27,21 @@ class RatedReport(Struct, frozen=True):
     report: Report
 
 
-def trial_seconds(config: LoadOptions, rate: float) -> float:
-    return max(config.seconds, MIN_TRIAL_REQUESTS / rate)
+def trial_at(config: AnyLoad, measure: Callable[[AnyLoad], Report], rate: float) -> Trial:
+    """Measures a load at a rate, for at least as long as `MIN_TRIAL_REQUESTS` take to come."""
+    seconds = max(config.seconds, MIN_TRIAL_REQUESTS / rate)
+    return Trial(rate, measure(structs.replace(config, rate=rate, seconds=seconds)), config.share)
 
 
-def sweep(
-    config: AnyLoad, measure: Callable[[AnyLoad, float], Trial], settle: Callable[[], None], measured_on: str
-) -> int:
+def sweep(config: AnyLoad, measure: Callable[[AnyLoad], Report], settle: Callable[[], None], measured_on: str) -> int:
     """Measures each length of prompts at each rate, writes --json and --html, and returns the exit status."""
     curves = list[SweptCurve]()
     for length in config.prompt_lengths():
-        at_length = msgspec.structs.replace(config, prompt_tokens=length)
+        at_length = structs.replace(config, prompt_tokens=length)
         name = f"{length} prompt tokens" if length else ""
         if config.sweep_prompts:
             print(name)
-        curves.append(SweptCurve(name, rate_trials(at_length, partial(measure, at_length), settle)))
+        curves.append(SweptCurve(name, rate_trials(at_length, measure, settle)))
         if curves[-1].trials[-1].report.interrupted:
             break
     trials = [trial for curve in curves for trial in curve.trials]
@@ -60,12 +60,12 @@ def write_single(config: LoadOptions, report: Report, measured_on: str) -> int:
     return exit_status(trials)
 
 
-def rate_trials(config: LoadOptions, measure: Callable[[float], Trial], settle: Callable[[], None]) -> Sequence[Trial]:
+def rate_trials(config: AnyLoad, measure: Callable[[AnyLoad], Report], settle: Callable[[], None]) -> Sequence[Trial]:
     """Prints a line for each rate, and the goodput. `settle` ends a line of progress."""
     trials = list[Trial]()
     print(f"{'requests/s':>10}{'good':>8}{'95% sure':>12}{'TTFT p50, p90':>18}{'TPOT p50, p90':>18}{'errors':>8}")
-    rates = search(measure, config.rate, config.bisections) if config.find_goodput else map(measure, config.rates())
-    for trial in rates:
+    at = partial(trial_at, config, measure)
+    for trial in search(at, config.rate, config.bisections) if config.find_goodput else map(at, config.rates()):
         trials.append(trial)
         settle()
         print(_line(trial), flush=True)

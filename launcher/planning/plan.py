@@ -1,6 +1,5 @@
 """Names the cheapest deployment that keeps an objective (`baton plan`), or computes memory. Needs no GPU."""
 
-import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -84,7 +83,7 @@ def _size_and_shape(config: PlanConfig, directory: Path, length: int, form: Copy
 
 def _plan(config: PlanConfig, directory: Path) -> int:
     devices, available = config.priced_devices(), config.kinds()
-    requests = list(config.timed_requests(random.Random(config.seed + 1)))
+    requests = list(config.timed_requests(config.chance()))
     load = demand(config, requests)
     shape_of = partial(_size_and_shape, config, directory, round(load.prompt_tokens + load.output_tokens))
     copies = model_copies(config.formats(), devices, config.copy_widths(), load.longest, shape_of)

@@ -1,6 +1,5 @@
 """Runs a load over a simulated deployment, shows its progress, and sums up what its clients would see."""
 
-import random
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -42,7 +41,7 @@ class SimulatedClients:
 
     def run(self, deaths: list[SimulatedDeath], scaling: SimulatedScaling | None) -> SimulatedLoad:
         """Raises `ConfigError` for a trace of which nothing can be read."""
-        requests = self._config.timed_requests(random.Random(self._config.seed + 1))
+        requests = self._config.timed_requests(self._config.chance())
         interrupted, wrong = False, None
         try:
             self._simulation.play(requests, self._ended, deaths, scaling)

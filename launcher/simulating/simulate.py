@@ -23,7 +23,7 @@ from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import parse_rules
 from launcher.bench.calibration import read_calibration
 from launcher.bench.load_options import LoadOptions
-from launcher.bench.rates import BAD_INPUT, sweep, trial_seconds, write_single
+from launcher.bench.rates import BAD_INPUT, sweep, write_single
 from launcher.options import ScalingBounds
 from launcher.simulating.devices import DeviceOptions, RooflineWorkers, calibrated_device
 from launcher.simulating.features import FeatureOptions
@@ -39,7 +39,6 @@ from simulation.deployment import (
 )
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation, SimulatedDeath
-from workloads.goodput import Trial
 from workloads.report import Report
 from workloads.table import table
 
@@ -66,7 +65,7 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         *("speculation", "json", "html"),
     )
 
-    model: ModelConfigSource
+    model: ModelConfigSource = ""
     gpu: Annotated[Name, Meta(description=f"kind of GPU of each worker: {', '.join(GPU_RATES)}")] = "H100"
     factor: Annotated[
         float,
@@ -155,6 +154,9 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         self.deaths()
         self.scaling()
         self.features.check(with_costs=bool(self.costs), prefill=self.prefill)
+        if bool(self.model) == bool(self.costs):
+            wrong = "cannot be used with --costs, whose workers have a model" if self.model else "say it, or --costs"
+            raise ConfigError("--model", self.model, wrong)
         if not (self.trace or self.prompt_tokens or self.sharegpt or self.sweep_prompts):
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
         for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):
@@ -184,13 +186,14 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageD
     steps = f"costs of {config.costs}" if config.costs else f"{config.factor:g} x the roofline of {config.gpu}"
     pool = deployment.device.blocks * deployment.device.block_tokens
     gpus = f", {width} GPUs each" if (width := deployment.device.gpus) > 1 else ""
-    print(f"simulated: {workers}{gpus}, {pool} tokens of KV each; a step lasts {steps}", flush=True)
+    described = f"simulated: {workers}{gpus}, {pool} tokens of KV each; a step lasts {steps}"
+    print(described, flush=True)
     if config.find_goodput or config.sweep:
 
-        def trial(at_length: SimulateConfig, rate: float) -> Trial:
-            return _trial(at_length, deployment, rate, stages)
+        def report_at(load: SimulateConfig) -> Report:
+            return simulated_report(load, DeploymentSimulation(deployment), stages)
 
-        return sweep(config, trial, stages.settle, "simulated")
+        return sweep(config, report_at, stages.settle, described)
     simulation = DeploymentSimulation(deployment)
     load = simulated_load(config, simulation, stages)
     report = load.report
@@ -199,7 +202,7 @@ def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageD
     if simulation.scaling is not None:
         hours = simulation.fleet.paid_s(report.seconds) / 3600
         print(f"workers   {hours:.3g} worker-hours, {simulation.scaling.changes} changes by --autoscale")
-    status = write_single(config, report, "simulated")
+    status = write_single(config, report, described)
     if load.error is not None:
         raise load.error
     return status
@@ -210,11 +213,6 @@ def _of_key(name: str, found: Report) -> str:
     refused = sum(found.errors.values())
     times = f"TTFT p90 {found.ttft_ms.p90:.0f} ms, TPOT p90 {found.tpot_ms.p90:.1f} ms"
     return f"key       {name}: {found.requests} requests, {found.good_share:.0%} good, {refused} refused, {times}"
-
-
-def _trial(config: SimulateConfig, deployment: SimulatedDeployment, rate: float, stages: StageDisplay) -> Trial:
-    at_rate = structs.replace(config, rate=rate, seconds=trial_seconds(config, rate))
-    return Trial(rate, simulated_report(at_rate, DeploymentSimulation(deployment), stages), config.share)
 
 
 def simulated_report(
@@ -229,7 +227,9 @@ def simulated_report(
 
 def simulated_load(config: SimulateConfig, simulation: DeploymentSimulation, stages: StageDisplay) -> SimulatedLoad:
     """Runs the load, and shows in `stages` how far it is. Raises `ConfigError` if nothing of a trace can be read."""
-    return SimulatedClients(config, config.model, simulation, stages).run(config.deaths(), config.scaling())
+    return SimulatedClients(config, config.model or config.costs, simulation, stages).run(
+        config.deaths(), config.scaling()
+    )
 
 
 def simulated_deployment(config: SimulateConfig) -> SimulatedDeployment:

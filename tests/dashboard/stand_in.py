@@ -111,11 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _complete(self, body: dict[str, Any]) -> None:
-        """As many tokens as were asked for, each as a piece of text; a prompt that begins with 0 is never answered."""
+        """As many tokens as were asked for, each as a piece of text; a prompt of zeros is never answered."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        if body["prompt"][0] == 0:
+        if not any(body["prompt"]):
             self.rfile.read(1)  # until the client has gone
             return
         for number in range(body["max_tokens"]):

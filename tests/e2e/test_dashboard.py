@@ -34,7 +34,7 @@ def test_numbers_move_and_a_request_shows_its_way(system: System, tmp_path: Path
 
         load = BenchConfig(rate=6.0, requests=LOAD_REQUESTS, output_tokens="24", warm_up=0)
         gateway = ClientEndpoint(system.gateway_url, "", "")
-        run = BenchRun(load, gateway, gateway.client().model(), StageDisplay())
+        run = BenchRun(gateway, gateway.client().model(), StageDisplay())
         with ThreadPoolExecutor(1) as aside:  # Playwright has this thread's event loop
             report = aside.submit(run.load, load).result(timeout=LONG_DEADLINE_S)
         assert report.errors == {} and report.answered == LOAD_REQUESTS

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from launcher.bench.bench import bench
+from launcher.bench.options import BenchConfig
 from launcher.bench.rates import BAD_INPUT
 from launcher.options import ROOT
 from tests.dashboard.stand_in import StandIn
@@ -138,3 +139,8 @@ def test_bad_input_is_one_sentence(
     assert bench(words) == BAD_INPUT
     errors = capsys.readouterr().err
     assert error in errors and errors.startswith("error: ") and errors.count("\n") == 1
+
+
+def test_later_loads_of_a_seed_are_no_loads_of_another_seed() -> None:
+    drawn = {BenchConfig(seed=seed).chance(load).random() for seed in range(8) for load in range(8)}
+    assert len(drawn) == 64

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from contracts.slo import SLO
-from launcher.bench.parts import LoadPart, processes_for, send_in_parts
+from launcher.bench.parts import LoadPart, PartProcesses, processes_for
 from launcher.instance.endpoint import ClientEndpoint
 from tests.dashboard.stand_in import StandIn
 from workloads.request import NextTurn, PlannedRequest, TimedRequest
@@ -27,7 +27,7 @@ def part(url: str, load: list[TimedRequest]) -> LoadPart:
 def test_processes_share_a_load_and_its_clock(stand_in: StandIn) -> None:
     talk = PlannedRequest(9, ("Hello!",), then=NextTurn(0.01, HELLO))
     load = [TimedRequest(0.02 * number, talk if number == 3 else HELLO) for number in range(8)]
-    sent = asyncio.run(send_in_parts(part(stand_in.url, load), 2))
+    sent = asyncio.run(PartProcesses(part(stand_in.url, load), 2).send())
     figures = sent.figures
     assert figures.requests == figures.good == len(stand_in.asked) == 9 and not sent.interrupted
     assert figures.output_tokens == 9 * 7 and figures.itl_ms.count == 9 * 6 and figures.ended_s > load[-1].due_s
@@ -37,15 +37,17 @@ def test_a_load_that_is_cancelled_returns_what_was_measured(stand_in: StandIn) -
     async def cancelled() -> int:
         talk = PlannedRequest(9, ("Hello!",), then=NextTurn(0.0, HELLO))
         load = 2 * [TimedRequest(0.0, talk)] + 2 * [TimedRequest(600.0, HELLO)]
-        sending = asyncio.ensure_future(send_in_parts(part(stand_in.url, load), 2))
-        while len(stand_in.asked) < 4 and not sending.done():  # a second turn is sent when the first has been counted
+        parts = PartProcesses(part(stand_in.url, load), 2)
+        sending = asyncio.ensure_future(parts.send())
+        while parts.ended < 4 and not sending.done():  # as the processes tell
             await asyncio.sleep(0.02)
+        assert parts.sent == 4
         sending.cancel()
         sent = await sending
         assert sent.interrupted
         return sent.figures.requests
 
-    assert asyncio.run(cancelled()) >= 2
+    assert asyncio.run(cancelled()) == 4
 
 
 def test_a_load_has_as_many_processes_as_its_tokens_need() -> None:

@@ -16,7 +16,7 @@ from workloads.outcome import RequestOutcome
 from workloads.request import NextTurn, PlannedRequest, Span, TimedRequest
 
 NEVER_ANSWERED = PlannedRequest(5, spans=(Span(1, 3),))
-"""With a vocabulary of one id it begins with 0, which the server leaves without an answer."""
+"""With a vocabulary of one id it is zeros, which the server leaves without an answer."""
 
 
 @pytest.fixture

@@ -53,12 +53,12 @@ def test_reports_are_those_of_bench(model: str, tmp_path: Path, capsys: pytest.C
     assert "TPOT p50" in capsys.readouterr().out
 
 
-def test_measured_costs_take_the_place_of_the_roofline(model: str, tmp_path: Path) -> None:
+def test_measured_costs_take_the_place_of_model_and_roofline(tmp_path: Path) -> None:
     costs, report = tmp_path / "costs.json", tmp_path / "report.json"
     worker = CalibratedWorker(costs=StepCosts(step=0.02, prompt_token=1e-4), kv_tokens=9999, token_bytes=64)
     measured = Calibration(model="m", device="d", front_ms=30.0, pause_ms=1.0, decode=worker)
     costs.write_bytes(msgspec.json.encode(measured))
-    words = ["--model", model, "--costs", str(costs), "--prefill", "0", *LOAD, "--rate", "0.5", "--json", str(report)]
+    words = ["--costs", str(costs), "--prefill", "0", *LOAD, "--rate", "0.5", "--json", str(report)]
     assert simulate(words) == 0
     found = msgspec.json.decode(report.read_bytes(), type=Report)
     assert found.tpot_ms.p50 == pytest.approx(21.0, rel=0.01)
@@ -111,7 +111,8 @@ def test_rates_are_swept(model: str, capsys: pytest.CaptureFixture[str]) -> None
         ([*LOAD, "--dies", "p9@3"], "--dies"),
         ([*LOAD, "--dies", "p1@soon"], "--dies"),
         ([*LOAD, "--gpu", "L4", "--kv-tokens", "16"], "no room for KV"),
-        ([*LOAD, "--costs", "/nowhere.json"], "--costs"),
+        ([*LOAD, "--model", "", "--costs", "/nowhere.json"], "--costs: '/nowhere.json'"),
+        ([*LOAD, "--model", ""], "--model"),
         ([*LOAD, "--sweep", "1,2", "--find-goodput"], "--sweep"),
         ([*LOAD, "--tensor-parallel", "3"], "--tensor-parallel"),
         ([*LOAD, "--prefill", "0", "--prefill-tp", "2"], "--prefill-tp"),
@@ -162,11 +163,13 @@ def test_drafting_heads_take_memory_kv_and_seconds_of_prompts(model: str) -> Non
     assert made["medusa"].device.drafts is not None and made["medusa"].device.drafts.tree().parents_of(16)
 
 
-@pytest.mark.parametrize("words", [["--tensor-parallel", "2"], ["--lora", "a=8"], ["--speculation", "eagle"]])
+@pytest.mark.parametrize(
+    "words", [["--model", "m"], ["--tensor-parallel", "2"], ["--lora", "a=8"], ["--speculation", "eagle"]]
+)
 def test_measured_costs_are_of_what_was_measured(
-    model: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert simulate(["--model", model, "--costs", str(tmp_path / "costs.json"), *LOAD, *words]) == BAD_INPUT
+    assert simulate(["--costs", str(tmp_path / "costs.json"), *LOAD, *words]) == BAD_INPUT
     assert f"{words[0]}" in (told := capsys.readouterr().err) and "--costs" in told
 
 
