@@ -25,7 +25,7 @@ class PeerMemory(Protocol):
     """A decode worker's pool in the memory of GPUs that this worker's GPU reaches."""
 
     def write(
-        self, group: int, layer: int, first: int, blocks: Sequence[int], their_blocks: Sequence[int]
+        self, group: int, layer: int, first: int, blocks: Sequence[int], target_blocks: Sequence[int]
     ) -> DigestedCopy:
         """Begins to copy blocks of a layer, from the sequence's block `first` on, into blocks of the peer."""
         ...

@@ -80,13 +80,13 @@ class PrefillLinkDriver:
         self.channel: Channel | None = None
         self._socket = socket
         self._joining = joining
-        self._halves: set[bytes] = set()  # the peer's salt halves, of this session and earlier sessions
+        self._salt_halves: set[bytes] = set()  # the peer's salt halves, of this session and earlier sessions
         self._join_due = clock()
         self._next_try = 0.0  # time (s) until which Offers are dropped, because the queue for rings was full
         self._computing = False  # the next payload's blocks are still being computed by a device that sends no notice
-        self._asked: float | None = None  # time (s) of the first unanswered Join
+        self._join_sent_at: float | None = None  # time (s) of the first unanswered Join
         self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel has not taken yet
-        self.lost_for = ""  # why the link was lost
+        self.loss_reason = ""  # why the link was lost
         self.rate = HandoffRate()
         self._memory = memory
         self._reader = PayloadReader(memory)
@@ -120,7 +120,7 @@ class PrefillLinkDriver:
 
     @property
     def joined(self) -> bool:
-        return bool(self._halves)
+        return bool(self._salt_halves)
 
     @property
     def payload_address(self) -> str:
@@ -135,7 +135,7 @@ class PrefillLinkDriver:
         if self._lost_at is not None:
             return
         self._lost_at = self._clock()
-        self.lost_for = reason
+        self.loss_reason = reason
         self._watching.watch(None)
         if self.channel is not None and not isinstance(self.channel, DevicePoolChannel):
             self.channel.close()
@@ -165,12 +165,12 @@ class PrefillLinkDriver:
         now = self._clock()
         if self._lost_at is not None:
             return
-        if self._asked is not None and now >= self._asked + self._joining.silence:
+        if self._join_sent_at is not None and now >= self._join_sent_at + self._joining.silence:
             self.lose("peer_silent")
             return
         if now >= self._join_due:
             self._outbox[Join, 0] = self._joining.join
-            self._asked = now if self._asked is None else self._asked
+            self._join_sent_at = now if self._join_sent_at is None else self._join_sent_at
             self._join_due = now + self._joining.pause(joined=False)
         due = self.side.next_deadline()
         if due is not None and now >= due:
@@ -204,14 +204,16 @@ class PrefillLinkDriver:
         turn = self.side.next_payload() if self.channel is not None else None
         if turn is None or self.channel is None:
             return None
-        sender, payload = turn
-        header = self.side.header(sender, payload)
-        theirs = sender.granted[payload.group][payload.first : payload.first + payload.count] if sender.granted else ()
+        handoff, payload = turn
+        header = self.side.header(handoff, payload)
+        target_blocks = (
+            handoff.granted[payload.group][payload.first : payload.first + payload.count] if handoff.granted else ()
+        )
         try:
             if isinstance(self.channel, DevicePoolChannel):
-                sent = self._copy(self.channel, sender, payload, header, theirs)
+                sent = self._copy(self.channel, handoff, payload, header, target_blocks)
             else:
-                sent = self._read_and_send(self.channel, sender, payload, header, theirs)
+                sent = self._read_and_send(self.channel, handoff, payload, header, target_blocks)
         except MessageError:
             self.lose("bad_grant")
             return None
@@ -220,37 +222,42 @@ class PrefillLinkDriver:
         if sent is None:
             return False
         self._views = None
-        self._carry_out(self.side.payload_left(sender, payload, sent.digest, self._clock()))
+        self._carry_out(self.side.payload_taken(handoff, payload, sent.digest, self._clock()))
         if sent.tracker is None:
-            self._carry_out(self.side.handle(FrameDone(sender.number, header.number), self._clock()))
+            self._carry_out(self.side.handle(FrameDone(handoff.number, header.number), self._clock()))
         else:
-            self._frames.append((sender.number, header.number, sent.tracker))
+            self._frames.append((handoff.number, header.number, sent.tracker))
         return True
 
     def _read_and_send(
-        self, channel: Channel, sender: PrefillHandoff, payload: Payload, header: Layer, theirs: Sequence[int]
+        self, channel: Channel, handoff: PrefillHandoff, payload: Payload, header: Layer, target_blocks: Sequence[int]
     ) -> SentPayload | None:
         if self._views is None or self._views[0] != header:
-            self._computing = not self._begin_read(sender, payload)
+            self._computing = not self._begin_read(handoff, payload)
             if self._computing:
                 return None
             self._views = (header, self._reader.finish())
-            if (following := self.side.following(sender, payload)) is not None:
+            if (following := self.side.following(handoff, payload)) is not None:
                 self._begin_read(*following)
-        return channel.send(*self._views, theirs)
+        return channel.send(*self._views, target_blocks)
 
     def _copy(
-        self, channel: DevicePoolChannel, sender: PrefillHandoff, payload: Payload, header: Layer, theirs: Sequence[int]
+        self,
+        channel: DevicePoolChannel,
+        handoff: PrefillHandoff,
+        payload: Payload,
+        header: Layer,
+        target_blocks: Sequence[int],
     ) -> SentPayload | None:
-        blocks = self._own_blocks(sender, payload)
+        blocks = self._own_blocks(handoff, payload)
         self._computing = not self._memory.ready(payload.group, payload.layer, blocks)
-        return None if self._computing else channel.copy(header, blocks, theirs)
+        return None if self._computing else channel.copy(header, blocks, target_blocks)
 
-    def _begin_read(self, sender: PrefillHandoff, payload: Payload) -> bool:
-        return self._reader.begin(sender.number, payload, self._own_blocks(sender, payload), sender.form.codec)
+    def _begin_read(self, handoff: PrefillHandoff, payload: Payload) -> bool:
+        return self._reader.begin(handoff.number, payload, self._own_blocks(handoff, payload), handoff.form.codec)
 
-    def _own_blocks(self, sender: PrefillHandoff, payload: Payload) -> list[int]:
-        return self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
+    def _own_blocks(self, handoff: PrefillHandoff, payload: Payload) -> list[int]:
+        return self._blocks[handoff.number][payload.group][payload.first : payload.first + payload.count]
 
     def _is_held(self, message: Addressed) -> bool:
         """Whether a message has to wait for copies: when the peer has heard of an end, it uses the blocks otherwise."""
@@ -264,9 +271,9 @@ class PrefillLinkDriver:
         now = self._clock()
         if now < self._next_try:
             return
-        self._asked = None
+        self._join_sent_at = None
         self._join_due = now + self._joining.pause(joined=True)
-        if offer.nonce in self._halves:  # a session's key is never reused
+        if offer.nonce in self._salt_halves:  # a session's key is never reused
             return
         if isinstance(self.channel, PoolChannel):  # a link writes into one pool, once: no late Grant names its blocks
             self.lose("connection_lost")
@@ -280,11 +287,11 @@ class PrefillLinkDriver:
             self.channel = None
             self._join_due = self._next_try = now + self._joining.pause(joined=False)
             return
-        self._halves.add(offer.nonce)
+        self._salt_halves.add(offer.nonce)
         if self.channel is None:
             self.lose("no_transport")
             return
-        self.side.use(self.channel.room, self.channel.frame)
+        self.side.use_channel(self.channel.capacity, self.channel.frame)
         self.side.transport, self.side.sealed = self.channel.transport, self.channel.sealed
         self._watching.watch(self.channel)
         self._owner.joined(self)
@@ -318,15 +325,15 @@ class PrefillLinkDriver:
     def _look_at_frames(self) -> None:
         overdue = self._lost_at is not None and self._clock() > self._lost_at + FRAME_TIMEOUT_S
         while self._frames:
-            handoff, number, tracker = self._frames[0]
-            sender = self.side.handoffs.get(handoff)
-            copied = sender is not None and number in sender.sent.copied
-            pinned = sender is not None and (copied or number in sender.sent.flying)
+            handoff_number, number, tracker = self._frames[0]
+            handoff = self.side.handoffs.get(handoff_number)
+            copied = handoff is not None and number in handoff.sent.copied
+            pinned = handoff is not None and (copied or number in handoff.sent.flying)
             if pinned and not tracker.done and (copied or not overdue):
                 return
             self._frames.popleft()
             digest = None if isinstance(tracker, zmq.MessageTracker) else tracker.digest
-            self._carry_out(self.side.handle(FrameDone(handoff, number, digest), self._clock()))
+            self._carry_out(self.side.handle(FrameDone(handoff_number, number, digest), self._clock()))
 
     async def _read(self) -> None:
         for number in itertools.count(1):

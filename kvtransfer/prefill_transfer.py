@@ -169,7 +169,7 @@ class PrefillTransfer:
         self._past_malformed += link.malformed
         self._past_strays += link.side.strays
         self._closing.add(link)
-        if link.lost_for in (REASON_UNANSWERED, REASON_NOT_ADMITTED) and link.channel is not None:
+        if link.loss_reason in (REASON_UNANSWERED, REASON_NOT_ADMITTED) and link.channel is not None:
             _, peer = link.side.ends
             if peer not in self._shunned and len(self._shunned) >= MAX_SHUNNED_PEERS:
                 del self._shunned[next(iter(self._shunned))]

@@ -107,7 +107,7 @@ class PrefillEnd:
         self._figures = figures
         self._name = worker.epoch.encode()
         self._side = PrefillLink(config, worker.epoch, peer.worker.epoch, worker.spec)
-        self._side.use(MAX_LINK_OFFSET, config.frame)
+        self._side.use_channel(MAX_LINK_OFFSET, config.frame)
         self._side.transport = "tcp"
         self._free_at = 0.0  # s, when the link has taken all payloads sent so far
         self._looks_at = float("inf")  # s, of the next look at deadlines
@@ -169,7 +169,7 @@ class PrefillEnd:
             self._free_at = max(now, self._free_at) + payload.size / figures.bytes_per_second
             arrive = partial(self._peer.receive, self._name, header, payload.size)
             self._timeline.at(self._free_at + figures.round_trip_s / 2, arrive)
-            self._follow(self._side.payload_left(sender, payload, NO_DIGEST, now))
+            self._follow(self._side.payload_taken(sender, payload, NO_DIGEST, now))
 
     def _look(self) -> None:
         if not self.worker.alive or self._timeline.now < self._looks_at:

@@ -67,8 +67,9 @@ class KVPool:
     ) -> None:
         """Allocates the memory of all blocks; a CPU's memory may be shared with processes that write KV into it.
 
-        `descriptors` are of each group's memory that another process has made, and are closed with the pool; `handles`
-        of that in another rank's GPU. `own`: rank 0's pool, if this is the pool of another rank on a GPU.
+        `descriptors` are files with each group's memory, made by another process, and are closed with the pool;
+        `handles` are of each group's memory in another rank's GPU. `own`: rank 0's pool, if this one is another rank's
+        on a GPU.
 
         `mover` moves blocks and `codec` converts them, both on `device`; evicted blocks of the first group go to the
         `tier`. Raises `OSError` if no memory can be shared.
@@ -88,41 +89,26 @@ class KVPool:
         self._bytes: PoolBytes
         self._handles = list(handles)
         if device.type == "cuda":
-            self._tensors = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes if not handles]
-            self._tensors += [opened(*each, dtype, device) for each in zip(handles, shapes, strict=False)]
-            of_rank_0 = None if own is None else own._bytes
-            assert of_rank_0 is None or isinstance(of_rank_0, DeviceBytes), "ranks compute on the same kind of device"
-            self._bytes = DeviceBytes(self._tensors, spec, mover, codec, of_rank_0)
+            self._tensors = _device_tensors(shapes, dtype, device, handles)
+            self._bytes = DeviceBytes(self._tensors, spec, mover, codec, None if own is None else own.device_bytes)
         else:
             sizes = bytes_of_groups(spec, counts)
-            mappings: list[mmap.mmap | memoryview]
-            is_shared = is_shared or bool(descriptors)
-            if is_shared:
+            if is_shared or descriptors:
                 self.descriptors = tuple(descriptors) or tuple(shared_memory("baton-kv-pool", size) for size in sizes)
                 weakref.finalize(self, _close_all, self.descriptors)
-                mappings = [map_shared(*each) for each in zip(self.descriptors, sizes, strict=True)]
-            else:
-                mappings = [_mapping(size) for size in sizes]
+            memory = _host_memory(sizes, self.descriptors)
             self._tensors = [
-                torch.frombuffer(mapping, dtype=dtype).view(shape)
-                for mapping, shape in zip(mappings, shapes, strict=True)
+                torch.frombuffer(of_group, dtype=dtype).view(shape)
+                for of_group, shape in zip(memory, shapes, strict=True)
             ]
-            aheads = [
-                PagesAhead(
-                    memory,
-                    len(group.layers),
-                    count,
-                    group.block_bytes,
-                    bytes_ahead(group.layers_bytes(), len(mappings)),
-                    is_shared,
-                )
-                for memory, group, count in zip(mappings, spec.groups, counts, strict=True)
-            ]
-            self._bytes = HostBytes(self._tensors, spec, aheads, codec)
-        found: dict[int, Tensor] = {}
+            pages = _pages_ahead(memory, spec, counts, is_shared=bool(self.descriptors))
+            self._bytes = HostBytes(self._tensors, spec, pages, codec)
+        by_layer: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, self._tensors, strict=True):
-            found |= zip(group.layers, tensor, strict=True)
-        self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width], or bytes
+            by_layer |= zip(group.layers, tensor, strict=True)
+        self.layers = [
+            by_layer[layer] for layer in range(len(by_layer))
+        ]  # each [blocks, vectors, block, width], or bytes
 
     def handles(self) -> list[DeviceHandle]:
         """Returns handles of each group's memory on a GPU, for a process that reads and writes blocks there."""
@@ -131,22 +117,22 @@ class KVPool:
 
     @property
     def device_bytes(self) -> DeviceBytes | None:
-        """The access to blocks in a GPU's memory; None on a CPU."""
+        """The pool's bytes, if they are in a GPU's memory."""
         return self._bytes if isinstance(self._bytes, DeviceBytes) else None
 
     @property
     def devices(self) -> DevicePools | None:
-        """The way from and to pools in GPUs of other processes; None on a CPU."""
+        """Copies to and from pools in GPUs of other processes; None on a CPU."""
         if self.device_bytes is None:
             return None
         return DevicePools([self.device_bytes], self.spec, self.spec, lambda: [self.handles()])
 
-    def move(self, moves: Sequence[BlockMove], meet: Callable[[], None] = lambda: None) -> None:
+    def move(self, moves: Sequence[BlockMove], barrier: Callable[[], None] = lambda: None) -> None:
         """Carries moves out, each seeing the results of earlier moves. Used by the engine's thread.
 
         On CUDA they are enqueued on its stream: after all launched steps, and before later calls of `read` and `write`.
-        `meet` lets the ranks of a worker wait for each other: before the moves, which see what has landed on any rank,
-        and behind them, when KV may land and be read.
+        `barrier` lets the ranks of a worker wait for each other: before the moves, which see what has landed on any
+        rank, and after them, when KV may land and be read again.
         """
         if not moves:
             return
@@ -154,23 +140,23 @@ class KVPool:
         targets = [[move.target for move in moves if move.kind != "out" and move.group == group] for group in groups]
         sources = [[move.source for move in moves if move.kind != "in" and move.group == group] for group in groups]
         self._bytes.begin_moves([[*into, *out_of] for into, out_of in zip(targets, sources, strict=True)])
-        meet()
+        barrier()
         for batch in batches(moves, max(1, STAGED_BYTES // max(group.layers_bytes() for group in self.spec.groups))):
             self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
-        meet()
+        barrier()
         self._bytes.moved(targets)
 
-    def move_tokens(self, moves: Sequence[TreeKVMoves], meet: Callable[[], None] = lambda: None) -> None:
+    def move_tokens(self, moves: Sequence[TreeKVMoves], barrier: Callable[[], None] = lambda: None) -> None:
         """Copies tokens' KV within their sequences, in all layers, all at once; otherwise like `move`."""
-        ways = [self._ways(group, moves) for group in range(len(self.counts))]
-        self._bytes.begin_moves([[*sources.blocks, *targets.blocks] for sources, targets in ways])
-        meet()
-        for tensor, group, (sources, targets) in zip(self._tensors, self.spec.groups, ways, strict=True):
+        slots = [self._token_slots(group, moves) for group in range(len(self.counts))]
+        self._bytes.begin_moves([[*sources.blocks, *targets.blocks] for sources, targets in slots])
+        barrier()
+        for tensor, group, (sources, targets) in zip(self._tensors, self.spec.groups, slots, strict=True):
             move_tokens(tensor, group, *self._index([*sources.slots, *targets.slots]).chunk(2))
-        meet()
-        self._bytes.moved([targets.blocks for _, targets in ways])
+        barrier()
+        self._bytes.moved([targets.blocks for _, targets in slots])
 
-    def _ways(self, group: int, moves: Sequence[TreeKVMoves]) -> tuple[TokenSlots, TokenSlots]:
+    def _token_slots(self, group: int, moves: Sequence[TreeKVMoves]) -> tuple[TokenSlots, TokenSlots]:
         block = self.spec.groups[group].block_tokens
         sources = TokenSlots.of([(each.blocks[group], source) for each in moves for source, _ in each.places], block)
         targets = TokenSlots.of([(each.blocks[group], target) for each in moves for _, target in each.places], block)
@@ -235,7 +221,7 @@ class KVPool:
         codec it is one view of separate memory, as `contracts.kv.spec.WireForm` describes.
         """
         self._check(group, blocks, layer)
-        assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"
+        assert codec == "none" or not self.spec.quantized, "quantized blocks are sent unchanged, without a codec"
         return self._bytes.begin_read(group, layer, blocks, codec)
 
     def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
@@ -276,6 +262,32 @@ def _shape_of(group: KVGroup, spec: KVSpec) -> tuple[int, ...]:
     if spec.quantized:
         return (group.block_bytes // group.vectors,)
     return group.block_tokens, group.width(spec.dtype)
+
+
+def _device_tensors(
+    shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device, handles: Sequence[DeviceHandle]
+) -> list[Tensor]:
+    """Allocates each group's tensor on a GPU, or with `handles` opens those of another rank."""
+    if not handles:
+        return [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+    return [opened(handle, shape, dtype, device) for handle, shape in zip(handles, shapes, strict=True)]
+
+
+def _host_memory(sizes: Sequence[int], descriptors: Sequence[int]) -> list[mmap.mmap | memoryview]:
+    """Maps each group's memory: the files of `descriptors`, or without any, memory of this process."""
+    if not descriptors:
+        return [_mapping(size) for size in sizes]
+    return [map_shared(descriptor, size) for descriptor, size in zip(descriptors, sizes, strict=True)]
+
+
+def _pages_ahead(
+    memory: Sequence[mmap.mmap | memoryview], spec: KVSpec, counts: Sequence[int], *, is_shared: bool
+) -> list[PagesAhead]:
+    pages = []
+    for of_group, group, count in zip(memory, spec.groups, counts, strict=True):
+        ahead = bytes_ahead(group.layers_bytes(), len(memory))
+        pages.append(PagesAhead(of_group, len(group.layers), count, group.block_bytes, ahead, is_shared))
+    return pages
 
 
 def _mapping(size: int) -> mmap.mmap:

@@ -44,7 +44,7 @@ class RankPools:
 
     @property
     def devices(self) -> DevicePools | None:
-        """The way from and to pools in GPUs of other processes; None on a CPU."""
+        """Copies to and from pools in GPUs of other processes; None on a CPU."""
         pools = [pool.device_bytes for pool in self._pools if pool.device_bytes is not None]
         if not pools:
             return None
@@ -58,19 +58,21 @@ class RankPools:
     ) -> Callable[[], list[memoryview]]:
         """Begins to read all parts; the result puts them together in one view of separate memory."""
         parts = self._parts[group]
-        holders = [self._pools[part * len(self._pools) // parts] for part in range(parts)]  # each the first that has it
-        begun = [pool.begin_read(group, layer, blocks, codec) for pool in holders]
-        return partial(self._whole, begun, group, len(blocks), codec)
+        holders = [
+            self._pools[part * len(self._pools) // parts] for part in range(parts)
+        ]  # the first rank with each part
+        reads = [pool.begin_read(group, layer, blocks, codec) for pool in holders]
+        return partial(self._whole, reads, group, len(blocks), codec)
 
     def _whole(
-        self, begun: Sequence[Callable[[], list[memoryview]]], group: int, blocks: int, codec: Codec
+        self, reads: Sequence[Callable[[], list[memoryview]]], group: int, blocks: int, codec: Codec
     ) -> list[memoryview]:
         size = self.spec.groups[group].wire_bytes(codec, self.spec.dtype)
         whole = np.empty((blocks, size), np.uint8)
-        for part, views in enumerate(begun):
-            own = _rows(views(), blocks)
-            for here, there in self._places(group, part, own.shape[1], codec):
-                whole[:, there] = own[:, here]
+        for part, views in enumerate(reads):
+            part_rows = _rows(views(), blocks)
+            for in_part, in_whole in self._ranges(group, part, part_rows.shape[1], codec):
+                whole[:, in_whole] = part_rows[:, in_part]
         return [whole.reshape(-1).data]
 
     def landed(self, group: int, layer: int, blocks: Sequence[int]) -> list[memoryview]:
@@ -100,13 +102,13 @@ class RankPools:
     def _part(self, whole: Rows, group: int, rank: int, codec: Codec) -> memoryview:
         """Returns a copy of a rank's part of `whole` blocks."""
         parts = self._parts[group]
-        own = np.empty((len(whole), whole.shape[1] // parts), np.uint8)
-        for here, there in self._places(group, rank * parts // len(self._pools), own.shape[1], codec):
-            own[:, here] = whole[:, there]
-        return own.reshape(-1).data
+        part_rows = np.empty((len(whole), whole.shape[1] // parts), np.uint8)
+        for in_part, in_whole in self._ranges(group, rank * parts // len(self._pools), part_rows.shape[1], codec):
+            part_rows[:, in_part] = whole[:, in_whole]
+        return part_rows.reshape(-1).data
 
-    def _places(self, group: int, part: int, size: int, codec: Codec) -> Iterator[tuple[slice, slice]]:
-        """Yields where the bytes of a part, of `size` bytes, are in the part and in the whole block."""
+    def _ranges(self, group: int, part: int, size: int, codec: Codec) -> Iterator[tuple[slice, slice]]:
+        """Yields the ranges of bytes of a part of `size` bytes: in the part, and in the whole block."""
         own = self._own.groups[group]
         scales = 0 if codec == "none" else own.vectors * max(1, len(own.parts)) * SCALE_BYTES
         for begin, end in ((0, scales), (scales, size)):

@@ -65,34 +65,34 @@ class DecodeHandoff:
         self._spec = spec
         self.key = key
         self.open = message
-        self._head: dict[str, Any] = {"sender": message.receiver, "receiver": key.sender, "handoff": key.handoff}
+        self._envelope: dict[str, Any] = {"sender": message.receiver, "receiver": key.sender, "handoff": key.handoff}
         self.state = State.WAITING
         self.link = b""
         self.window = ReceiveWindow(config.window)
         self.heard = now  # last sign of life of the sender, s
         self.deadline = now + message.remaining_ms / 1000
-        self.is_written = False  # its sender may write into granted blocks itself
+        self.sender_writes = False  # the sender writes payloads into the granted blocks itself
         self.owned = False  # was OWNED once: then its sender gets Accepted as the answer
-        self.told = False  # Abort was sent, so later payloads need no other answer
+        self.abort_sent = False  # so later payloads need no other answer
         self.dropped = 0  # events without a transition, and repeated payloads
         tokens = message.tokens
         self.blocks = handoff_blocks(spec, tokens)  # needed by the prompt in each KV group, in our block size
-        theirs = spec.in_form(message.form)
-        assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"
+        peer_spec = spec.in_form(message.form)
+        assert peer_spec is not None and peer_spec.fingerprint() == message.fingerprint, "an Open that fits"
         self._converts = message.form != spec.form()
-        self._their_blocks = handoff_blocks(theirs, tokens)
-        self._their_bytes = [group.wire_bytes(message.form.codec, theirs.dtype) for group in theirs.groups]
+        self._peer_blocks = handoff_blocks(peer_spec, tokens)
+        self._peer_block_bytes = [group.wire_bytes(message.form.codec, peer_spec.dtype) for group in peer_spec.groups]
         self.digest = HandoffDigest(trace)
         self.size = 0  # payload bytes landed
         self.landed = 0  # payloads landed
         self._arrived = 0  # payloads taken, landed or landing
         self._granted = RoomGranted(key, (), ())
-        self._their_held: list[int] = []
+        self._peer_held: list[int] = []
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
         self._committed = 0.0  # when Commit arrived
         self._verify_by = 0.0  # when missing payloads are given up
-        self._seen = 0  # the link's byte offset when `_verify_by` was set
+        self._seen_before = 0  # the link's byte offset when `_verify_by` was set
         self._end_reason = ""  # in quarantine, why it is over
         self._repeat_at = 0.0  # in quarantine, when Abort is repeated; 0 before its first tick
 
@@ -101,7 +101,7 @@ class DecodeHandoff:
         return [RoomWanted(self.key, self.open, samples)]
 
     def handle(self, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
-        """Takes an event. Raises `IllegalMove` for a grant that does not fit or is the second."""
+        """Takes an event. Raises `IllegalMove` for a grant that does not fit, or for a second grant."""
         if isinstance(event, Open | Remind | Commit | LayerArrived):
             self.heard = now
         match event, self.state:
@@ -115,19 +115,19 @@ class DecodeHandoff:
             case ((Open() | Remind()), State.GRANTED):
                 return [self._grant_message()]
             case WriterCame(), State.GRANTED:
-                self.is_written = True
+                self.sender_writes = True
                 return [self._grant_message()]  # now with the blocks
             case WriterCame(), _:
-                self.is_written = True
+                self.sender_writes = True
                 return []
-            case ((Commit() | Abort() | Aborted() | WriterGone()), State.QUARANTINED):  # nothing is written any more
-                self.is_written = False
+            case ((Commit() | Abort() | Aborted() | WriterGone()), State.QUARANTINED):  # its sender has stopped writing
+                self.sender_writes = False
                 answer = [self._message(Aborted)] if isinstance(event, Abort) else []
                 return [*answer, *self._end(self._end_reason)]
             case ((HandoffOver() | RoomRefused() | SenderDead()), State.QUARANTINED):
                 return []
             case WriterGone(), _:
-                self.is_written = False
+                self.sender_writes = False
                 return []
             case LayerArrived(), State.GRANTED | State.VERIFYING:
                 return self._arrive(event)
@@ -181,7 +181,7 @@ class DecodeHandoff:
         if self._commit is not None and self.window.seen >= self._commit.offset and self.landed == self._arrived:
             return self._verify(now)  # no payload is under way any more
         if self.state is State.VERIFYING and now >= self._verify_by:
-            if self.window.seen == self._seen:
+            if self.window.seen == self._seen_before:
                 return self._fail("incomplete")
             self._await_payloads(now)  # Commit has overtaken payloads that are still coming
         if now >= self.heard + self._config.silence:
@@ -205,9 +205,9 @@ class DecodeHandoff:
         if not fits:
             raise IllegalMove(f"handoff {self.key} needs {self.blocks} blocks; the grant does not fit")
         self._granted = granted
-        self._their_held = [self._in_their_blocks(group, held) for group, held in enumerate(granted.held)]
+        self._peer_held = [self._in_peer_blocks(group, held) for group, held in enumerate(granted.held)]
         self._upto = {
-            (at, layer): self._their_held[at] for at, group in enumerate(self._spec.groups) for layer in group.layers
+            (at, layer): self._peer_held[at] for at, group in enumerate(self._spec.groups) for layer in group.layers
         }
         self.state = State.GRANTED
         return [self._grant_message()]
@@ -216,21 +216,22 @@ class DecodeHandoff:
         header = event.header
         if header.number < self._arrived or (header.count == 0 and header.number == self._arrived):
             self.dropped += header.count > 0
-            asks = self.is_written and header.count == 0 and not self._arrived  # the blocks may not have reached it
-            return [self._grant_message()] if asks else []  # an old payload, or a probe
+            is_probe = header.count == 0
+            grant_lost = self.sender_writes and is_probe and not self._arrived
+            return [self._grant_message()] if grant_lost else []
         if header.number > self._arrived:
             return self._fail("gap")
         place = (header.group, header.layer)
         upto = self._upto.get(place)
-        if upto is None or header.first != upto or upto + header.count > self._their_blocks[header.group].stop:
+        if upto is None or header.first != upto or upto + header.count > self._peer_blocks[header.group].stop:
             return self._fail("bad_frame")
-        if not 0 < event.size == header.size == header.count * self._their_bytes[header.group]:
+        if not 0 < event.size == header.size == header.count * self._peer_block_bytes[header.group]:
             return self._fail("bad_frame")
         self._arrived += 1
         self._upto[place] = upto + header.count
-        return [Land(self.key, header, self._place(header))]
+        return [Land(self.key, header, self._target(header))]
 
-    def _place(self, header: Layer) -> list[int] | PayloadConversion:
+    def _target(self, header: Layer) -> list[int] | PayloadConversion:
         table = self._granted.blocks[header.group]
         if not self._converts:
             return table[header.first : header.first + header.count]
@@ -239,19 +240,19 @@ class DecodeHandoff:
         blocks = table[: self.blocks[header.group].stop]
         return PayloadConversion(self.open.form, header.group, header.layer, blocks, first, held)
 
-    def _in_their_blocks(self, group: int, held: int) -> int:
-        """Returns the number of leading sender's blocks in a group that this side need not receive.
+    def _in_peer_blocks(self, group: int, held: int) -> int:
+        """Converts `held` leading blocks of a group into the sender's leading blocks that it need not send.
 
-        The sender's partly held blocks come whole; held tokens are kept.
+        A sender's block that is held in part is sent whole; its held tokens are kept.
         """
-        theirs = self._their_blocks[group]
+        moving = self._peer_blocks[group]
         if held >= self.blocks[group].stop:
-            return theirs.stop
+            return moving.stop
         covered = held * self._spec.groups[group].block_tokens // self.open.form.block_tokens
-        return max(covered, theirs.start)
+        return max(covered, moving.start)
 
     def _await_payloads(self, now: float) -> None:
-        self._seen = self.window.seen
+        self._seen_before = self.window.seen
         self._verify_by = now + self._config.verify_deadline
 
     def _land(self, event: PayloadLanded, now: float) -> list[Instruction]:
@@ -266,7 +267,7 @@ class DecodeHandoff:
         assert commit is not None
         if self.landed < self._arrived or (self.landed < commit.payloads and self.window.seen < commit.offset):
             return []  # payloads are still being digested, or are under way
-        complete = all(upto == self._their_blocks[group].stop for (group, _), upto in self._upto.items())
+        complete = all(upto == self._peer_blocks[group].stop for (group, _), upto in self._upto.items())
         if not complete or (self.landed, self.size) != (commit.payloads, commit.size):
             return self._fail("incomplete")
         if self.digest.value != commit.digest:
@@ -286,9 +287,9 @@ class DecodeHandoff:
 
     def _fail(self, reason: str) -> list[Instruction]:
         """Ends it. Blocks into which the sender may still write stay taken: it stops with its Commit or Abort."""
-        self.told = True
+        self.abort_sent = True
         abort = self._message(Abort, reason=reason)
-        if self.state is State.GRANTED and self.is_written:
+        if self.state is State.GRANTED and self.sender_writes:
             self.state, self._end_reason = State.QUARANTINED, reason
             return [abort]
         return [*self._end(reason), abort]
@@ -298,12 +299,12 @@ class DecodeHandoff:
         return [Dropped(self.key, reason)]
 
     def _grant_message(self) -> Send:
-        blocks = self._granted.blocks if self.is_written and not self._converts else ()
-        return Send(Grant(**self._head, held=self._their_held, limit=self.window.limit, blocks=blocks), self.link)
+        blocks = self._granted.blocks if self.sender_writes and not self._converts else ()
+        return Send(Grant(**self._envelope, held=self._peer_held, limit=self.window.limit, blocks=blocks), self.link)
 
     def _refused(self, event: RoomRefused) -> Send:
-        refused = Refused(**self._head, reason=event.reason, message=event.message, retryable=event.retryable)
+        refused = Refused(**self._envelope, reason=event.reason, message=event.message, retryable=event.retryable)
         return Send(refused, self.link)
 
     def _message(self, kind: type[Handoff], **fields: Any) -> Send:
-        return Send(kind(**self._head, **fields), self.link)
+        return Send(kind(**self._envelope, **fields), self.link)

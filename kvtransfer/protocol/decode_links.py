@@ -39,7 +39,7 @@ class Ending(Struct, frozen=True):
     """The end of a handoff."""
 
     owned: bool  # whether it was accepted
-    told: bool  # whether Abort was sent
+    abort_sent: bool  # whether Abort was sent
 
 
 class LinkState:
@@ -79,19 +79,19 @@ class DecodeLinks:
         if isinstance(message, Layer) and known.window.saw(message.offset, max(0, message.size)):
             self._moved[link] = None
         key = HandoffKey(message.sender, message.handoff)
-        receiver = self.handoffs.get(key)
+        handoff = self.handoffs.get(key)
         if message.receiver != self._epoch:  # a message for an earlier life at this address
             self.strays += 1
             return self._answer_unknown(link, key, message, now)
-        if receiver is None:
+        if handoff is None:
             if isinstance(message, Open):
                 return self._open(link, key, message, now)
             return self._answer_unknown(link, key, message, now)
-        if link != receiver.link:  # a handoff lives and dies with its link
+        if link != handoff.link:  # a handoff lives and dies with its link
             self.strays += 1
             return []
         event = LayerArrived(message, size) if isinstance(message, Layer) else message
-        return self._step(receiver, event, now)
+        return self._step(handoff, event, now)
 
     def handle(self, event: FromDecode, now: float) -> list[Instruction]:
         """Passes an engine event to its handoff. An event of an ended handoff is ignored: a `Dropped` is on its way.
@@ -100,13 +100,13 @@ class DecodeLinks:
         """
         if isinstance(event, CancelAttempt):
             return self.cancel(event.key, now)
-        receiver = self.handoffs.get(event.key)
-        return [] if receiver is None else self._step(receiver, event, now)
+        handoff = self.handoffs.get(event.key)
+        return [] if handoff is None else self._step(handoff, event, now)
 
     def landed(self, land: Land, digest: int, now: float) -> list[Instruction]:
         """Reports that a `Land` was carried out, with the payload's digest."""
-        receiver = self.handoffs.get(land.key)
-        return [] if receiver is None else self._step(receiver, PayloadLanded(land.header, digest), now)
+        handoff = self.handoffs.get(land.key)
+        return [] if handoff is None else self._step(handoff, PayloadLanded(land.header, digest), now)
 
     def unjoined(self, link: bytes, header: Layer) -> Send:
         """Answers a payload whose link has no session: its handoff is over, and its sender should join."""
@@ -118,7 +118,7 @@ class DecodeLinks:
         gone = [
             each for each in self.handoffs.values() if each.link == link and each.state is not DecodeHandoffState.OWNED
         ]
-        return [instruction for receiver in gone for instruction in self._step(receiver, SenderDead(reason), now)]
+        return [instruction for handoff in gone for instruction in self._step(handoff, SenderDead(reason), now)]
 
     def writer_came(self, link: bytes, now: float) -> list[Instruction]:
         """Records that a link's sender may write into granted blocks, and tells it which."""
@@ -132,7 +132,7 @@ class DecodeLinks:
 
     def _to_link(self, link: bytes, event: OfLink, now: float) -> list[Instruction]:
         found = [each for each in self.handoffs.values() if each.link == link]
-        return [instruction for receiver in found for instruction in self._step(receiver, event, now)]
+        return [instruction for handoff in found for instruction in self._step(handoff, event, now)]
 
     def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
         """Marks a sample's attempts up to this one as dead, even if their Open has not arrived yet.
@@ -141,18 +141,18 @@ class DecodeLinks:
         """
         highest = self._dead.get(dead.of, now)
         self._dead.put(dead.of, dead.attempt if highest is None else max(dead.attempt, highest), now)
-        receiver = self._of_sample(dead.of)
-        if receiver is None or receiver.open.attempt > dead.attempt or self._living(receiver.open, now):
+        handoff = self._of_sample(dead.of)
+        if handoff is None or handoff.open.attempt > dead.attempt or self._living(handoff.open, now):
             return []
-        return self._step(receiver, HandoffOver(receiver.key, reason), now)
+        return self._step(handoff, HandoffOver(handoff.key, reason), now)
 
     def knows(self, key: AttemptKey) -> bool:
         """Whether a handoff of this attempt waits, lands, or has landed here."""
-        receiver = self._of_sample(key.of)
+        handoff = self._of_sample(key.of)
         return (
-            receiver is not None
-            and receiver.open.attempt == key.attempt
-            and receiver.state not in (DecodeHandoffState.QUARANTINED, DecodeHandoffState.ENDED)
+            handoff is not None
+            and handoff.open.attempt == key.attempt
+            and handoff.state not in (DecodeHandoffState.QUARANTINED, DecodeHandoffState.ENDED)
         )
 
     def drain(self) -> None:
@@ -163,16 +163,16 @@ class DecodeLinks:
         """Checks deadlines, and forgets old state. A pause of this process does not count as silence of senders."""
         instructions: list[Instruction] = []
         paused, self._ticked = now - self._ticked > self._config.silence / 2, now
-        for key, receiver in list(self.handoffs.items()):
+        for key, handoff in list(self.handoffs.items()):
             if paused:
-                receiver.heard = now
-            elif (known := self._links.get(receiver.link)) is not None:
+                handoff.heard = now
+            elif (known := self._links.get(handoff.link)) is not None:
                 # its messages may be queued behind messages of another handoff
-                receiver.heard = max(receiver.heard, known.heard)
-            instructions += receiver.tick(now)
-            if receiver.state is DecodeHandoffState.OWNED and now >= receiver.deadline + self._config.silence:
-                receiver.handle(HandoffOver(key), now)
-            self._settle(receiver, now)
+                handoff.heard = max(handoff.heard, known.heard)
+            instructions += handoff.tick(now)
+            if handoff.state is DecodeHandoffState.OWNED and now >= handoff.deadline + self._config.silence:
+                handoff.handle(HandoffOver(key), now)
+            self._settle(handoff, now)
         self._ended.forget_old(now)
         self._dead.forget_old(now)
         while self._links and next(iter(self._links.values())).heard <= now - self._config.remember:
@@ -189,14 +189,14 @@ class DecodeLinks:
 
     def next_deadline(self) -> float | None:
         """Returns when to call `tick`, often enough to notice our own pauses; None if no handoff waits."""
-        dues = [due for receiver in self.handoffs.values() if (due := receiver.next_deadline()) is not None]
+        dues = [due for handoff in self.handoffs.values() if (due := handoff.next_deadline()) is not None]
         return min(*dues, self._ticked + self._config.silence / 4) if dues else None
 
-    def _step(self, receiver: DecodeHandoff, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
-        before = receiver.dropped
-        instructions = receiver.handle(event, now)
-        self.strays += receiver.dropped - before
-        self._settle(receiver, now)
+    def _step(self, handoff: DecodeHandoff, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
+        before = handoff.dropped
+        instructions = handoff.handle(event, now)
+        self.strays += handoff.dropped - before
+        self._settle(handoff, now)
         return instructions
 
     def _open(self, link: bytes, key: HandoffKey, message: Open, now: float) -> list[Instruction]:
@@ -206,18 +206,18 @@ class DecodeLinks:
             return []
         reason, text, retryable = self._obstacle(key, message, now)
         if reason:
-            return [Send(Refused(**self._head(key), reason=reason, message=text, retryable=retryable), link)]
+            return [Send(Refused(**self._envelope(key), reason=reason, message=text, retryable=retryable), link)]
         instructions: list[Instruction] = []
         living = self._living(message, now)
         if message.attempt > 0:  # the higher attempt kills the lower
             for each in living:
                 instructions += self.cancel(each._replace(attempt=each.attempt - 1), now, "superseded")
-        receiver = DecodeHandoff(self._config, key, message, self._spec, now, self._trace)
-        receiver.link, receiver.window = link, self._heard(link, message.sender, now).window
-        receiver.is_written = link in self._writers
-        self.handoffs[key] = receiver
+        handoff = DecodeHandoff(self._config, key, message, self._spec, now, self._trace)
+        handoff.link, handoff.window = link, self._heard(link, message.sender, now).window
+        handoff.sender_writes = link in self._writers
+        self.handoffs[key] = handoff
         self._by_sample |= {each.of: key for each in living}
-        return instructions + receiver.begin(tuple(each.sample for each in living))
+        return instructions + handoff.begin(tuple(each.sample for each in living))
 
     def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
         """Returns why an Open is refused (stable reason, message, retryable); reason "" if it is accepted."""
@@ -259,7 +259,7 @@ class DecodeLinks:
     def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:
         """Answers a message of an ended or unknown handoff, so that its sender learns the state."""
         ending = self._ended.get(key, now) or Ending(False, False)
-        head = self._head(key)
+        head = self._envelope(key)
         abort = Send(Abort(**head, reason="ended"), link)
         match message:
             case Open() | Remind() if message.receiver != self._epoch:  # the epoch in the answer shows the restart
@@ -276,7 +276,7 @@ class DecodeLinks:
                 return [Send(Aborted(**head), link)]
             case Layer():
                 self.strays += 1
-                once = not ending.told or message.count == 0  # probes are rare, and need an answer
+                once = not ending.abort_sent or message.count == 0  # probes are rare, and need an answer
                 self._ended.put(key, Ending(ending.owned, True), now)
                 return [abort] if once and not ending.owned else []
             case _:
@@ -292,7 +292,7 @@ class DecodeLinks:
         self._links.move_to_end(link)
         return known
 
-    def _head(self, key: HandoffKey) -> dict[str, Any]:
+    def _envelope(self, key: HandoffKey) -> dict[str, Any]:
         return {"sender": self._epoch, "receiver": key.sender, "handoff": key.handoff}
 
     def _of_sample(self, sample: SampleKey) -> DecodeHandoff | None:
@@ -304,14 +304,14 @@ class DecodeLinks:
         dead = {each: self._dead.get(each.of, now) for each in message.attempts()}
         return [each for each, highest in dead.items() if highest is None or highest < each.attempt]
 
-    def _settle(self, receiver: DecodeHandoff, now: float) -> None:
-        """Lets go of the samples of a handoff that is over, and of the handoff unless its blocks are in quarantine."""
-        key = receiver.key
-        if receiver.state is DecodeHandoffState.ENDED:
+    def _settle(self, handoff: DecodeHandoff, now: float) -> None:
+        """Forgets the samples of a handoff that is over, and of the handoff unless its blocks are in quarantine."""
+        key = handoff.key
+        if handoff.state is DecodeHandoffState.ENDED:
             del self.handoffs[key]
-            self._ended.put(key, Ending(receiver.owned, receiver.told), now)
-        elif receiver.state is not DecodeHandoffState.QUARANTINED:
+            self._ended.put(key, Ending(handoff.owned, handoff.abort_sent), now)
+        elif handoff.state is not DecodeHandoffState.QUARANTINED:
             return
-        for each in receiver.open.attempts():
+        for each in handoff.open.attempts():
             if self._by_sample.get(each.of) == key:
                 del self._by_sample[each.of]

@@ -17,7 +17,7 @@ class SendWindow:
         self.sent = 0  # offset behind the last sent byte
         self.seen = 0  # offset up to which the peer has seen the link
         self.limit = 0  # offset up to which the peer allows sending
-        self.room = MAX_LINK_OFFSET  # bytes that the channel can hold
+        self.capacity = MAX_LINK_OFFSET  # bytes that the channel can hold
 
     def credit(self, seen: int, limit: int) -> None:
         """Takes the peer's credit. Late and repeated credits change nothing; unsent bytes cannot be seen."""
@@ -28,7 +28,7 @@ class SendWindow:
         """Whether `size` bytes may leave. A payload larger than the window is sent when nothing is under way."""
         if self.seen == self.sent:
             return self.limit > 0
-        return self.sent + size <= min(self.limit, self.seen + self.room)
+        return self.sent + size <= min(self.limit, self.seen + self.capacity)
 
     def send(self, size: int) -> int:
         """Counts `size` bytes as sent; returns the offset before them."""
@@ -50,7 +50,7 @@ class LinkRate:
         self._last: deque[float] = deque(maxlen=64)  # bytes per second
 
     def left(self, end: int, under_way: int, now: float) -> None:
-        """Records a sent payload that ends at offset `end`, with `under_way` bytes under way."""
+        """Records a sent payload that ends at offset `end`, with `under_way` bytes in flight."""
         if under_way >= self._busy:
             self._under_way.append((end, under_way, now))
 

@@ -30,64 +30,64 @@ class Payloads:
         self.blocks = handoff_blocks(spec, tokens)  # blocks of each group that may move
         first = {(at, layer): self.blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
         self._ready: dict[LayerPlace, int] = dict(first)  # blocks before this one are final
-        self._left: dict[LayerPlace, int] = first  # blocks before this one were sent, or are not needed
+        self._sent: dict[LayerPlace, int] = first  # blocks before this one were sent, or are not needed
         self._queue: dict[LayerPlace, None] = {}  # ordered set of layers with blocks to send
 
     def ready(self, group: int, layer: int, upto: int) -> None:
         """Records that this layer's blocks before `upto` are final. Raises `IllegalMove` for foreign blocks."""
-        place = (group, layer)
-        if place not in self._ready or not 0 <= upto <= self.blocks[group].stop:
+        key = (group, layer)
+        if key not in self._ready or not 0 <= upto <= self.blocks[group].stop:
             raise IllegalMove(f"group {group}, layer {layer}, block {upto} is not part of this handoff")
-        self._ready[place] = max(upto, self._ready[place])
-        if self._ready[place] > self._left[place]:
-            self._queue[place] = None
+        self._ready[key] = max(upto, self._ready[key])
+        if self._ready[key] > self._sent[key]:
+            self._queue[key] = None
 
     def skip(self, held: Sequence[int]) -> None:
         """Leaves out the first `held` blocks of each group, which the receiver has, or does not need."""
-        for place in self._left:
-            self._left[place] = max(held[place[0]], self._left[place])
-            if self._ready[place] <= self._left[place]:
-                self._queue.pop(place, None)
+        for key in self._sent:
+            self._sent[key] = max(held[key[0]], self._sent[key])
+            if self._ready[key] <= self._sent[key]:
+                self._queue.pop(key, None)
 
     @property
     def waiting(self) -> bool:
         """Whether final blocks wait to be sent."""
         return bool(self._queue)
 
-    def head(self, frame: int, behind: Payload | None = None) -> Payload | None:
+    def next_payload(self, frame: int, after: Payload | None = None) -> Payload | None:
         """Returns the next payload, of at most `frame` bytes or one block; None if no more blocks are final.
 
-        With `behind`, the next payload, returns the payload after it.
+        With `after`, which is the next payload, returns the one that follows it.
         """
-        places = iter(self._queue)
-        place = next(places, None)
-        if place is None:
+        layers = iter(self._queue)
+        key = next(layers, None)
+        if key is None:
             return None
-        first = self._left[place]
-        if behind is not None:
-            first += behind.count
-            if first == self._ready[place]:
-                place = next(places, None)
-                if place is None:
+        first = self._sent[key]
+        if after is not None:
+            first += after.count
+            if first == self._ready[key]:
+                key = next(layers, None)
+                if key is None:
                     return None
-                first = self._left[place]
-        group, layer = place
+                first = self._sent[key]
+        group, layer = key
         block_bytes = self._block_bytes[group]
-        count = min(self._ready[place] - first, max(1, frame // block_bytes))
+        count = min(self._ready[key] - first, max(1, frame // block_bytes))
         return Payload(group, layer, first, count, count * block_bytes)
 
-    def left(self, payload: Payload) -> None:
+    def taken(self, payload: Payload) -> None:
         """Records that the channel took this payload, which must be the next."""
-        place = (payload.group, payload.layer)
-        assert payload.first == self._left[place], "payloads leave in order"
-        self._left[place] += payload.count
-        if self._left[place] == self._ready[place]:
-            del self._queue[place]
+        key = (payload.group, payload.layer)
+        assert payload.first == self._sent[key], "payloads leave in order"
+        self._sent[key] += payload.count
+        if self._sent[key] == self._ready[key]:
+            del self._queue[key]
 
     def computed(self) -> bool:
         """Whether every block of every layer is final or held by the receiver."""
-        return all(max(self._left[p], ready) == self.blocks[p[0]].stop for p, ready in self._ready.items())
+        return all(max(self._sent[p], ready) == self.blocks[p[0]].stop for p, ready in self._ready.items())
 
     def complete(self) -> bool:
         """Whether every block was sent or is held by the receiver."""
-        return all(left == self.blocks[p[0]].stop for p, left in self._left.items())
+        return all(sent == self.blocks[p[0]].stop for p, sent in self._sent.items())

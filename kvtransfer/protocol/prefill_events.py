@@ -8,12 +8,12 @@ from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady
 from kvtransfer.protocol.payloads import Payload
 
 
-class PayloadLeft(Struct, frozen=True):
+class PayloadTaken(Struct, frozen=True):
     """The channel took a payload, which ends at byte offset `end` of the link."""
 
     payload: Payload
     end: int
-    digest: int | None  # None: `FrameDone` will tell it
+    digest: int | None  # None: `FrameDone` will have it
     way: Way | None = None  # how it was sent
 
 
@@ -22,10 +22,10 @@ class FrameDone(Struct, frozen=True):
 
     handoff: int
     number: int
-    digest: int | None = None  # if it was not known when the payload left
+    digest: int | None = None  # if it was not known when the channel took the payload
 
 
-class Covered(Struct, frozen=True):
+class LinkSeen(Struct, frozen=True):
     """The peer has seen the link up to byte offset `seen`."""
 
     seen: int
@@ -42,4 +42,4 @@ OfHandoff = (
 )
 """Events that name their handoff: messages of the peer, engine events, channel events."""
 
-PrefillHandoffEvent = OfHandoff | PayloadLeft | Covered | PeerDead
+PrefillHandoffEvent = OfHandoff | PayloadTaken | LinkSeen | PeerDead

@@ -31,7 +31,7 @@ from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, O
 from kvtransfer.handoff import branches_fit
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.payloads import Payload, Payloads
-from kvtransfer.protocol.prefill_events import Covered, FrameDone, PayloadLeft, PeerDead, PrefillHandoffEvent
+from kvtransfer.protocol.prefill_events import FrameDone, LinkSeen, PayloadTaken, PeerDead, PrefillHandoffEvent
 from kvtransfer.protocol.sent_payloads import SentPayloads
 from kvtransfer.protocol.stopwatch import Stopwatch
 
@@ -69,7 +69,7 @@ class PrefillHandoff:
     ) -> None:
         """`epoch` is the prefill worker's, `now` in s; `trace` keeps each payload's digest, for tests."""
         self._config = config
-        self._head: dict[str, Any] = _head(opened.handoff, (epoch, opened.job.decode_epoch))
+        self._envelope: dict[str, Any] = _envelope(opened.handoff, (epoch, opened.job.decode_epoch))
         self._fingerprint = spec.fingerprint()
         self.number = opened.handoff
         self.opened = opened
@@ -84,10 +84,10 @@ class PrefillHandoff:
         self.watch = Stopwatch(now)
         self._last_sent = now
         # whether the peer has queued us; None before its first answer, False if its queue is full
-        self._in_line: bool | None = None
+        self._is_queued: bool | None = None
         self._answered = now  # time of the peer's last answer to Open
-        self._patience = config.repeat_ms / 1000  # s of silence until a message is repeated
-        self._going: CommitHandoff | None = None  # the samples to hand over, once the prompt is computed
+        self._repeat_after = config.repeat_ms / 1000  # s of silence until a message is repeated
+        self._to_commit: CommitHandoff | None = None  # the samples to hand over, once the prompt is computed
         self._commit: Commit | None = None
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
 
@@ -98,10 +98,10 @@ class PrefillHandoff:
         """Takes an event. Raises `IllegalMove` for an event that only a wrong caller can cause."""
         match event, self.state:
             case Waiting(), State.OPENING:
-                self._in_line, self._answered = True, now
+                self._is_queued, self._answered = True, now
                 return []
             case Refused(reason=reason), State.OPENING if reason == REASON_CROWDED:
-                self._in_line, self._answered = False, now
+                self._is_queued, self._answered = False, now
                 return []
             case Grant(), State.OPENING:
                 return self._stream(event, now)
@@ -114,20 +114,20 @@ class PrefillHandoff:
             case LayerReady(), State.OPENING | State.STREAMING:
                 self.payloads.ready(event.group, event.layer, event.upto)
                 return []
-            case PayloadLeft(), State.STREAMING:
-                self.payloads.left(event.payload)
-                self.sent.leave(event)
+            case PayloadTaken(), State.STREAMING:
+                self.payloads.taken(event.payload)
+                self.sent.add(event)
                 self._last_sent = now
-                return self._commit_if_all_left(now)
+                return self._commit_if_all_sent(now)
             case CommitHandoff(), State.OPENING | State.STREAMING:
                 return self._finish(event, now)
             case FrameDone(), _:
-                commit = self._commit_if_all_left(now) if self.sent.frame_done(event) else []
+                commit = self._commit_if_all_sent(now) if self.sent.frame_done(event) else []
                 return [*commit, *self._unpin_if_done()]
-            case Covered(), _:
-                self.sent.cover(event.seen)
+            case LinkSeen(), _:
+                self.sent.link_seen(event.seen)
                 return self._unpin_if_done()
-            case AbortHandoff(reason="done"), _ if self._going is not None:
+            case AbortHandoff(reason="done"), _ if self._to_commit is not None:
                 raise IllegalMove(f"handoff {self.number} was committed and cannot be done")
             case Accepted(), State.COMMITTED | State.ABORTING:
                 self.sent.all_read()
@@ -146,10 +146,10 @@ class PrefillHandoff:
             case PeerDead(), State.OPENING | State.STREAMING | State.COMMITTED:
                 return self._close(_failure(event.reason, True), now)
             case ((Grant() | Abort()), State.CLOSED):
-                return answer_closed(event, (self._head["sender"], self._head["receiver"]))
+                return answer_closed(event, (self._envelope["sender"], self._envelope["receiver"]))
             case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), State.ABORTING | State.CLOSED):
                 return []  # the engine did not know yet that the handoff is over
-            case ((LayerReady() | CommitHandoff() | PayloadLeft()), _):
+            case ((LayerReady() | CommitHandoff() | PayloadTaken()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
             case _:
                 self.dropped += 1
@@ -161,19 +161,19 @@ class PrefillHandoff:
             return self._abort("deadline", True, now)
         if self.state is State.OPENING and now >= self._answer_by():
             return self._abort(REASON_NO_ROOM, True, now)
-        if self.state is State.CLOSED or now < self._last_sent + self._patience:
+        if self.state is State.CLOSED or now < self._last_sent + self._repeat_after:
             return []
         if (
-            self._in_line is not None and self.state is State.OPENING
+            self._is_queued is not None and self.state is State.OPENING
         ):  # a reminder only recovers a lost Grant, which is rare
-            self._patience = min(2 * self._patience, self._config.silence / REMINDERS_PER_SILENCE)
+            self._repeat_after = min(2 * self._repeat_after, self._config.silence / REMINDERS_PER_SILENCE)
         return self._send(self._repeated(now, offset), now)
 
     def next_deadline(self) -> float | None:
         """Returns when to call `tick` next; None once the handoff is closed."""
         if self.state is State.CLOSED:
             return None
-        due = self._last_sent + self._patience
+        due = self._last_sent + self._repeat_after
         if self.state is State.OPENING:
             due = min(due, self._answer_by())
         return due if self.state is State.ABORTING else min(due, self.opened.deadline)
@@ -182,7 +182,7 @@ class PrefillHandoff:
         """Deadline of the answer to Open; each `Waiting` message prolongs it."""
         return self._answered + self._config.grant_deadline
 
-    def unanswered(self, now: float, heard: float, credited: float) -> str:
+    def silence_reason(self, now: float, heard: float, credited: float) -> str:
         """Returns why a peer is given up that must answer in this state but was silent too long; "" if not.
 
         Its last message came at `heard`, its last Credit at `credited`. While STREAMING, every payload and every probe
@@ -196,24 +196,24 @@ class PrefillHandoff:
     def waits(self) -> bool:
         return self.state is State.STREAMING and self.payloads.waiting
 
-    def head(self, frame: int, behind: Payload | None = None) -> Payload | None:
+    def next_payload(self, frame: int, after: Payload | None = None) -> Payload | None:
         """Returns the next payload, of at most `frame` bytes or one block; None without a ready payload.
 
-        With `behind`, the next payload, returns the payload after it.
+        With `after`, which is the next payload, returns the one that follows it.
         """
-        return self.payloads.head(frame, behind) if self.state is State.STREAMING else None
+        return self.payloads.next_payload(frame, after) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
-        return self.waits() or self.uncovered()
+        return self.waits() or self.unseen()
 
-    def uncovered(self) -> bool:
+    def unseen(self) -> bool:
         """Whether the peer has not yet seen all payloads that were sent, the flying ones included."""
         return not self.sent.are_seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:
         """Returns the header of a payload that begins at the link's byte `offset`."""
         return Layer(
-            **self._head,
+            **self._envelope,
             number=self.sent.count,
             group=payload.group,
             layer=payload.layer,
@@ -234,7 +234,7 @@ class PrefillHandoff:
         self.payloads.skip(held)
         if grant.blocks and (refusal := self._take_blocks(grant, now)):
             return refusal
-        return self._commit_if_all_left(now)
+        return self._commit_if_all_sent(now)
 
     def _take_blocks(self, grant: Grant, now: float) -> list[Instruction]:
         """Learns where in the peer's pool its blocks are."""
@@ -246,36 +246,45 @@ class PrefillHandoff:
         self.granted = grant.blocks
         return []
 
-    def _finish(self, going: CommitHandoff, now: float) -> list[Instruction]:
-        if self._going is not None or not self.payloads.computed():
+    def _finish(self, commit_order: CommitHandoff, now: float) -> list[Instruction]:
+        if self._to_commit is not None or not self.payloads.computed():
             raise IllegalMove(f"handoff {self.number} is committed twice, or before all its layers are ready")
-        if not branches_fit(self.opened.samples, going.branches):
+        if not branches_fit(self.opened.samples, commit_order.branches):
             raise IllegalMove(f"handoff {self.number} of samples {self.opened.samples} has none of its branches")
-        self._going = going
-        self.watch.computed(min(now, going.computed_at))
-        return self._commit_if_all_left(now)
+        self._to_commit = commit_order
+        self.watch.computed(min(now, commit_order.computed_at))
+        return self._commit_if_all_sent(now)
 
-    def _commit_if_all_left(self, now: float) -> list[Instruction]:
-        going, job = self._going, self.opened.job
-        if self.state is not State.STREAMING or going is None or self.sent.copied or not self.payloads.complete():
+    def _commit_if_all_sent(self, now: float) -> list[Instruction]:
+        commit_order, job = self._to_commit, self.opened.job
+        if (
+            self.state is not State.STREAMING
+            or commit_order is None
+            or self.sent.copied
+            or not self.payloads.complete()
+        ):
             return []
         times = self.watch.read(now)
         stages = structs.replace(
-            going.stages, grant_ms=times.grant_ms, send_ms=times.send_ms, exposed_ms=times.exposed_ms, way=self.sent.way
+            commit_order.stages,
+            grant_ms=times.grant_ms,
+            send_ms=times.send_ms,
+            exposed_ms=times.exposed_ms,
+            way=self.sent.way,
         )
         self._commit = Commit(
-            **self._head,
+            **self._envelope,
             payloads=self.sent.count,
             size=self.sent.size,
             digest=self.sent.digest.value,
             offset=self.sent.end,
             index=job.prompt.emitted,
-            branches=going.branches,
+            branches=commit_order.branches,
             sampling=job.sampling,
             limits=job.limits,
             stages=stages,
-            prompt_scores=going.prompt_scores,
-            state=going.state,
+            prompt_scores=commit_order.prompt_scores,
+            state=commit_order.state,
         )
         self._enter(State.COMMITTED, now)
         return self._send(self._commit, now)
@@ -306,7 +315,7 @@ class PrefillHandoff:
 
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is State.OPENING:
-            return Remind(**self._head) if self._in_line else self._open(now)
+            return Remind(**self._envelope) if self._is_queued else self._open(now)
         if self.state is State.STREAMING:  # a probe: a sign of life with the link's offset
             return self.layer(Payload(0, 0, 0, 0, 0), offset)
         if self.state is State.COMMITTED:
@@ -317,7 +326,7 @@ class PrefillHandoff:
     def _open(self, now: float) -> Open:
         job = self.opened.job
         return Open(
-            **self._head,
+            **self._envelope,
             request=job.request,
             samples=self.opened.samples,
             attempt=job.attempt,
@@ -331,7 +340,7 @@ class PrefillHandoff:
         )
 
     def _message(self, kind: type[Abort] | type[Aborted], **fields: Any) -> Abort | Aborted:
-        return kind(**self._head, **fields)
+        return kind(**self._envelope, **fields)
 
     def _send(self, message: Handoff, now: float) -> list[Instruction]:
         self._last_sent = now
@@ -340,12 +349,12 @@ class PrefillHandoff:
     def _enter(self, state: PrefillHandoffState, now: float) -> None:
         self.state = state
         self.since = now
-        self._patience = self._config.repeat_ms / 1000
+        self._repeat_after = self._config.repeat_ms / 1000
 
 
 def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
     """Answers a message of a closed or forgotten handoff. `ends`: epochs of the prefill and the decode worker."""
-    head = _head(message.handoff, ends)
+    head = _envelope(message.handoff, ends)
     match message:
         case Grant():
             return [Send(Abort(**head, reason="closed"))]
@@ -355,7 +364,7 @@ def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
             return []
 
 
-def _head(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
+def _envelope(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
     sender, receiver = ends
     return {"sender": sender, "receiver": receiver, "handoff": handoff}
 

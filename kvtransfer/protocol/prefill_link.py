@@ -17,7 +17,7 @@ from kvtransfer.events import OpenHandoff, Unpinned
 from kvtransfer.protocol.flow import LinkRate, RoundRobin, SendWindow
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost
 from kvtransfer.protocol.payloads import Payload
-from kvtransfer.protocol.prefill_events import Covered, OfHandoff, PayloadLeft, PeerDead, PrefillHandoffEvent
+from kvtransfer.protocol.prefill_events import LinkSeen, OfHandoff, PayloadTaken, PeerDead, PrefillHandoffEvent
 from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED, PrefillHandoff, PrefillHandoffState, answer_closed
 
 
@@ -38,7 +38,7 @@ class PrefillLink:
         self.transport: Transport | None = None  # of payloads, once the link has a channel
         self.sealed = False
         self.handoffs: dict[int, PrefillHandoff] = {}
-        self._beyond: dict[int, PrefillHandoff] = {}  # handoffs that are not OPENING any more
+        self._past_opening: dict[int, PrefillHandoff] = {}  # handoffs that are not OPENING any more
         self._dues: list[tuple[float, int]] = []  # heap of (time in s, handoff); the handoff is due then or later
         self._due: dict[int, float] = {}  # each handoff's valid entry in the heap
         self.strays = 0  # dropped messages: of another epoch, or without a transition
@@ -47,11 +47,11 @@ class PrefillLink:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""
         if opened.handoff in self.handoffs:
             raise IllegalMove(f"handoff {opened.handoff} is open already")
-        sender = PrefillHandoff(self._config, self.ends[0], opened, self._spec, now, self._codec(), self._trace)
-        self.handoffs[opened.handoff] = sender
+        handoff = PrefillHandoff(self._config, self.ends[0], opened, self._spec, now, self._codec(), self._trace)
+        self.handoffs[opened.handoff] = handoff
         self._opened = now
-        instructions = sender.begin(now)
-        self._plan(sender)
+        instructions = handoff.begin(now)
+        self._plan(handoff)
         return instructions
 
     def handle(self, event: OfHandoff, now: float) -> list[Instruction]:
@@ -59,33 +59,33 @@ class PrefillLink:
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
-        sender = self.handoffs.get(event.handoff)  # the engine may name an ended handoff, whose `Closed` is on its way
-        return [] if sender is None else self._step(sender, event, now)
+        handoff = self.handoffs.get(event.handoff)  # the engine may name an ended handoff, whose `Closed` is on its way
+        return [] if handoff is None else self._step(handoff, event, now)
 
-    def _step(self, sender: PrefillHandoff, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
-        before = sender.dropped
-        instructions = sender.handle(event, now)
-        self.strays += sender.dropped - before
-        sender.watch.sending(sender.sending(), now)
-        if sender.waits():
-            self._turns.join(sender.number)
+    def _step(self, handoff: PrefillHandoff, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
+        before = handoff.dropped
+        instructions = handoff.handle(event, now)
+        self.strays += handoff.dropped - before
+        handoff.watch.sending(handoff.sending(), now)
+        if handoff.waits():
+            self._turns.join(handoff.number)
         else:
-            self._turns.leave(sender.number)
+            self._turns.leave(handoff.number)
         if any(isinstance(instruction, Unpinned) for instruction in instructions):
-            del self.handoffs[sender.number]
-        self._plan(sender)
+            del self.handoffs[handoff.number]
+        self._plan(handoff)
         return instructions
 
-    def _plan(self, sender: PrefillHandoff) -> None:
+    def _plan(self, handoff: PrefillHandoff) -> None:
         """Updates a handoff's place by state and by due time, after any change."""
-        number = sender.number
+        number = handoff.number
         if number not in self.handoffs:
-            self._beyond.pop(number, None)
+            self._past_opening.pop(number, None)
             self._due.pop(number, None)
             return
-        if sender.state is not PrefillHandoffState.OPENING:
-            self._beyond[number] = sender
-        due = sender.next_deadline()
+        if handoff.state is not PrefillHandoffState.OPENING:
+            self._past_opening[number] = handoff
+        due = handoff.next_deadline()
         if due is None:
             self._due.pop(number, None)
         elif due < self._due.get(number, float("inf")):  # a later time is found when the heap entry comes up
@@ -106,8 +106,8 @@ class PrefillLink:
             self._credited = now
             self.window.credit(message.seen, message.limit)
             self.rate.covered(self.window.seen, now)
-            sent = [sender for sender in self._beyond.values() if sender.uncovered()]
-            return self._to(sent, Covered(self.window.seen), now)
+            sent = [handoff for handoff in self._past_opening.values() if handoff.unseen()]
+            return self._to(sent, LinkSeen(self.window.seen), now)
         if isinstance(message, Offer):
             return [Joined(message)]
         if isinstance(message, Grant):
@@ -120,14 +120,14 @@ class PrefillLink:
             self.strays += not isinstance(message, Accepted)
         return answer_closed(message, self.ends)
 
-    def _nothing_arrives(self, sender: PrefillHandoff, message: Handoff) -> bool:
+    def _nothing_arrives(self, handoff: PrefillHandoff, message: Handoff) -> bool:
         """Whether the peer reports silence although this worker streams, and has credited nothing since."""
         missed = isinstance(message, Abort) and message.reason == REASON_SENDER_SILENT
-        return missed and sender.state is PrefillHandoffState.STREAMING and self._credited < sender.since
+        return missed and handoff.state is PrefillHandoffState.STREAMING and self._credited < handoff.since
 
-    def use(self, room: int, frame: int) -> None:
-        """Takes the channel's limits: `room` bytes may be under way, payloads have about `frame` bytes."""
-        self.window.room = room
+    def use_channel(self, capacity: int, frame: int) -> None:
+        """Takes the channel's limits: `capacity` bytes may be in flight, payloads have about `frame` bytes."""
+        self.window.capacity = capacity
         self._frame = frame
 
     def next_payload(self) -> tuple[PrefillHandoff, Payload] | None:
@@ -135,41 +135,41 @@ class PrefillLink:
         number = self._turns.first()
         if number is None:
             return None
-        sender = self.handoffs[number]
-        payload = sender.head(self._frame)
+        handoff = self.handoffs[number]
+        payload = handoff.next_payload(self._frame)
         assert payload is not None, "a handoff without payload has no turn"
-        return (sender, payload) if self.window.open_for(payload.size) else None
+        return (handoff, payload) if self.window.open_for(payload.size) else None
 
-    def following(self, sender: PrefillHandoff, payload: Payload) -> tuple[PrefillHandoff, Payload] | None:
-        """Returns what will leave after this next payload, unless something changes meanwhile."""
+    def following(self, handoff: PrefillHandoff, payload: Payload) -> tuple[PrefillHandoff, Payload] | None:
+        """Returns the payload that will be sent after this one, unless something changes meanwhile."""
         number = self._turns.second()
-        if number is not None and number != sender.number:
-            sender, behind = self.handoffs[number], None
+        if number is not None and number != handoff.number:
+            handoff, after = self.handoffs[number], None
         else:
-            behind = payload
-        found = sender.head(self._frame, behind)
-        return None if found is None else (sender, found)
+            after = payload
+        following = handoff.next_payload(self._frame, after)
+        return None if following is None else (handoff, following)
 
-    def header(self, sender: PrefillHandoff, payload: Payload) -> Layer:
-        return sender.layer(payload, self.window.sent)
+    def header(self, handoff: PrefillHandoff, payload: Payload) -> Layer:
+        return handoff.layer(payload, self.window.sent)
 
-    def payload_left(
-        self, sender: PrefillHandoff, payload: Payload, digest: int | None, now: float
+    def payload_taken(
+        self, handoff: PrefillHandoff, payload: Payload, digest: int | None, now: float
     ) -> list[Instruction]:
         """Counts a sent payload against the window, and gives the next handoff its turn."""
         self.window.send(payload.size)
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
         self._turns.turn()
-        left = PayloadLeft(payload, self.window.sent, digest, self._way(sender.form.codec))
-        return self._step(sender, left, now)
+        taken = PayloadTaken(payload, self.window.sent, digest, self._way(handoff.form.codec))
+        return self._step(handoff, taken, now)
 
     def tick(self, now: float) -> list[Instruction]:
         """Checks deadlines, repeats messages, and detects a silent peer; a pause of this process does not count."""
         if now - self._ticked > self._config.silence / 2:
             self._heard = self._credited = now
         self._ticked = now
-        for sender in self._beyond.values():
-            if reason := sender.unanswered(now, self._heard, self._credited):
+        for handoff in self._past_opening.values():
+            if reason := handoff.silence_reason(now, self._heard, self._credited):
                 return [Lost(reason)]
         due: list[PrefillHandoff] = []
         while (at := self._next_due()) is not None and at <= now:
@@ -177,11 +177,11 @@ class PrefillLink:
             del self._due[number]
             due.append(self.handoffs[number])
         instructions: list[Instruction] = []
-        for sender in due:
-            instructions += sender.tick(now, self.window.sent)
-            if not sender.waits():
-                self._turns.leave(sender.number)
-            self._plan(sender)
+        for handoff in due:
+            instructions += handoff.tick(now, self.window.sent)
+            if not handoff.waits():
+                self._turns.leave(handoff.number)
+            self._plan(handoff)
         return instructions
 
     def _next_due(self) -> float | None:
@@ -209,7 +209,7 @@ class PrefillLink:
         return None if due is None else min(due, max(self._ticked, self._opened) + self._config.silence / 4)
 
     def pinned(self) -> bool:
-        return any(sender.state is PrefillHandoffState.CLOSED for sender in self._beyond.values())
+        return any(handoff.state is PrefillHandoffState.CLOSED for handoff in self._past_opening.values())
 
     def way(self) -> Way | None:
         """Returns how the next handoff's KV would be sent; None without a channel."""
@@ -224,5 +224,5 @@ class PrefillLink:
         slow = not below or 0 < self.rate.gigabytes_per_second < below
         return self._config.kv_codec if slow else "none"
 
-    def _to(self, senders: Iterable[PrefillHandoff], event: Covered | PeerDead, now: float) -> list[Instruction]:
-        return [each for sender in list(senders) for each in self._step(sender, event, now)]
+    def _to(self, handoffs: Iterable[PrefillHandoff], event: LinkSeen | PeerDead, now: float) -> list[Instruction]:
+        return [each for handoff in list(handoffs) for each in self._step(handoff, event, now)]

@@ -1,9 +1,9 @@
-"""The payloads of one handoff that left: their digest, and which of them may still be read from this side's blocks."""
+"""The sent payloads of one handoff: their digest, and which of them may still be read from this side's blocks."""
 
 from contracts.messages.gateway import Way
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.protocol.payloads import Payload
-from kvtransfer.protocol.prefill_events import FrameDone, PayloadLeft
+from kvtransfer.protocol.prefill_events import FrameDone, PayloadTaken
 
 
 class SentPayloads:
@@ -20,7 +20,7 @@ class SentPayloads:
         self.copied: dict[int, Payload] = {}  # payloads by number that a device still copies into the peer's pool
         self._seen = 0  # how far in the link the peer has seen
 
-    def leave(self, event: PayloadLeft) -> None:
+    def add(self, event: PayloadTaken) -> None:
         payload = event.payload
         if event.digest is None:
             self.copied[self.count] = payload
@@ -37,11 +37,11 @@ class SentPayloads:
         payload = self.copied.pop(event.number, None)
         if payload is None:
             return False
-        assert event.digest is not None, "a device tells the digest of what it has copied"
+        assert event.digest is not None, "a device gives the digest of what it has copied"
         self._digest(payload, event.digest)
         return True
 
-    def cover(self, seen: int) -> None:
+    def link_seen(self, seen: int) -> None:
         """Records that the peer has seen the link up to byte offset `seen`."""
         self._seen = seen
         while self.flying and next(iter(self.flying.values())) <= seen:  # oldest first

@@ -23,7 +23,7 @@ class Channel(Protocol):
 
     transport: Transport
     sealed: bool  # payloads are encrypted
-    room: int  # bytes that may be under way
+    capacity: int  # bytes that may be in flight
     frame: int  # approximate bytes of a payload
 
     def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:

@@ -202,7 +202,7 @@ class HandoffEnds:
         self.channel.append(Packet(encode(header), self.prefill.encode(), views, sender.number, header.number))
         digest = payload_digest(group, layer, header.first, views)
         self.pushed.setdefault((self.prefill, sender.number), {})[group, layer, header.first] = digest
-        self.sender_does(self.senders.payload_left(sender, payload, digest, self.now))  # type: ignore[arg-type]
+        self.sender_does(self.senders.payload_taken(sender, payload, digest, self.now))  # type: ignore[arg-type]
         return True
 
     def copy(self, packet: Packet) -> Packet:

@@ -148,7 +148,7 @@ def test_a_codec_is_used_on_the_links_that_are_slow(below: float, took: float | 
         senders.handle(LayerReady(1, 0, 0, 2), 0.0)
         turn = senders.next_payload()
         assert turn is not None
-        senders.payload_left(*turn, 0, 0.0)
+        senders.payload_taken(*turn, 0, 0.0)
         senders.receive(Credit(sender=DECODE, receiver=PREFILL, seen=4096, limit=1 << 20), took)
     (send,) = senders.open(opened(32, handoff=2), 1.0)
     assert isinstance(send, Send) and isinstance(send.message, Open) and send.message.form.codec == codec

@@ -97,14 +97,14 @@ class HandoffMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS_PER_GROUP]))
     def layer_ready(self, number: int, layer: int, upto: int) -> None:
         sender = self.ends.senders.handoffs.get(number)
-        if sender is None or (sender.state is not PrefillHandoffState.COMMITTED and sender._going is None):
+        if sender is None or (sender.state is not PrefillHandoffState.COMMITTED and sender._to_commit is None):
             self.ends.layer_ready(number, layer, upto)
 
     @rule(number=NUMBERS, ended=st.sets(st.integers(0, 2)))
     def finish(self, number: int, ended: set[int]) -> None:
         """Commits a handoff: the first token is there, and was the last of the samples in `ended`."""
         sender = self.ends.senders.handoffs.get(number)
-        if sender is not None and sender._going is None:
+        if sender is not None and sender._to_commit is None:
             for layer in LAYERS:
                 self.ends.layer_ready(number, layer, BLOCKS_PER_GROUP)
             living = [sample for sample in self.ends.samples[number] if sample not in ended] or [0]

@@ -27,9 +27,9 @@ class DeviceBytes:
     in the step, or the moves, that filled its blocks. A step or a move waits for landings in the blocks that it touches
     (`landing_order.py`). A landing waits for earlier moves of its target blocks, which may still be read.
 
-    The pools of a worker's other ranks have the stream and the order of rank 0's own pool. Rank 0's stream is behind
-    theirs after each sum and each meeting of all ranks, and they are behind it: so whatever waits for an event of rank
-    0's steps and moves waits for all ranks, and a landing that these wait for is one that all ranks wait for.
+    The pools of a worker's other ranks share the stream, and the order of events, of rank 0's own pool. Each all-reduce
+    and each barrier orders the streams of all ranks: so whatever waits for an event of rank 0's steps and moves waits
+    for all ranks, and all ranks wait for a landing that rank 0's steps and moves wait for.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DeviceBytes:
         codec: BlockCodec,
         own: "DeviceBytes | None" = None,
     ) -> None:
-        """`own`: bytes of rank 0's pool, where `tensors` are another rank's pool that rank 0 has opened."""
+        """`own`: rank 0's bytes, if `tensors` are of another rank's pool, which rank 0 has opened."""
         self._layers: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, tensors, strict=True):
             self._layers |= zip(group.layers, tensor, strict=True)
@@ -60,10 +60,10 @@ class DeviceBytes:
         self._moving: Sequence[Sequence[int]] = ()  # sources and targets of the moves under way, of each group
         if own is not None:
             self._order, self._landings, self._moves = own._order, own._landings, own._moves
-        made = self._made = self._engine().record_event()
-        self._stream.wait_event(made)  # the tensors' first zeros
+        zeroed = self._zeroed = self._engine().record_event()
+        self._stream.wait_event(zeroed)
         self._order.begin(None)
-        self._order.recorded(range(len(self._layers)), made)
+        self._order.recorded(range(len(self._layers)), zeroed)
         self._is_read = True  # whether the newest step's KV will be read
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
@@ -149,10 +149,13 @@ class DeviceBytes:
             self._codec.decode(found, landing, self._layers[piece.layer], self._parts[piece.group])
             self._landings.landed(piece.group, landing.blocks, self._stream.record_event())
 
-    def uses_of(self, blocks: Sequence[Sequence[int]]) -> list[torch.cuda.Event]:
-        """Returns the events behind the moves of these blocks of each group, which it forgets, and the first zeros."""
+    def events_before_grant(self, blocks: Sequence[Sequence[int]]) -> list[torch.cuda.Event]:
+        """Returns the events after which a peer may write these blocks of each group: the first zeros, and their moves.
+
+        The moves' events are forgotten.
+        """
         moved = self._moves.take(blocks)
-        return [self._made, *([] if moved is None else [moved])]
+        return [self._zeroed, *([] if moved is None else [moved])]
 
     def digest(self, layer: int, index: Tensor, span: WordSpan) -> Tensor:
         return self._mover.digest(self.words(layer), index, span)
@@ -165,26 +168,26 @@ class DeviceBytes:
         group: int,
         layer: int,
         blocks: Sequence[int],
-        their_blocks: Sequence[int],
-        launched: Callable[[Tensor, Tensor], list[Tensor]],
+        target_blocks: Sequence[int],
+        launch: Callable[[Tensor, Tensor], list[Tensor]],
     ) -> DeviceDigest:
-        """Calls `launched` with both lists, to enqueue reads of `blocks` after their writes; sums up its digests."""
+        """Lets `launch` enqueue reads of `blocks`, given both lists on the device; returns the sum of its digests."""
         written = self._order.before(group, layer, blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             if written is not None:
                 self._stream.wait_event(written)
-            return self._told(launched(*self._index([*blocks, *their_blocks]).chunk(2)))
+            return self._summed(launch(*self._index([*blocks, *target_blocks]).chunk(2)))
 
     def digested_landing(
-        self, group: int, blocks: Sequence[int], launched: Callable[[Tensor], list[Tensor]]
+        self, group: int, blocks: Sequence[int], launch: Callable[[Tensor], list[Tensor]]
     ) -> DeviceDigest:
-        """Launches a kernel that reads blocks which another process filled; their later steps and moves wait for it."""
+        """Lets `launch` digest blocks that another process has filled; later steps and moves of them wait for it."""
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            digest = self._told(launched(self._index(blocks)))
+            digest = self._summed(launch(self._index(blocks)))
             self._landings.landed(group, blocks, digest.known)
             return digest
 
-    def _told(self, digests: list[Tensor]) -> DeviceDigest:
+    def _summed(self, digests: list[Tensor]) -> DeviceDigest:
         number = torch.empty((), dtype=WORD_DTYPE, pin_memory=True)
         number.copy_(torch.stack(digests).sum(), non_blocking=True)
         return DeviceDigest(number, self._stream.record_event())

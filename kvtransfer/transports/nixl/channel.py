@@ -36,7 +36,7 @@ class NixlChannel:
         self, agents: NixlAgents, peer: NixlMemory, token: str, control: zmq.asyncio.Socket, frame: int
     ) -> None:
         """Begins to connect; `frame` is the payload size for sockets, in bytes. Raises `ValueError` for a bad token."""
-        self.room = peer.size
+        self.capacity = peer.size
         self.frame = max(frame, min(FRAMES_PER_PAYLOAD * frame, peer.size // 4))
         self._agents = agents
         self._peer = peer

@@ -39,7 +39,7 @@ class PoolChannel:
 
     transport: Transport = "pool"
     sealed = False
-    room = MAX_LINK_OFFSET  # payloads wait in blocks of their own
+    capacity = MAX_LINK_OFFSET  # payloads wait in blocks of their own
 
     def __init__(
         self, memory: socket.socket, spec: KVSpec, counts: Sequence[int], control: zmq.asyncio.Socket, frame: int

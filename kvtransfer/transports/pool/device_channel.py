@@ -50,15 +50,15 @@ class DevicePoolChannel(PoolChannel):
         """Whether a payload is being copied, or its header has not left."""
         return bool(self._unannounced)
 
-    def copy(self, header: Layer, blocks: Sequence[int], their_blocks: Sequence[int]) -> SentPayload | None:
+    def copy(self, header: Layer, blocks: Sequence[int], target_blocks: Sequence[int]) -> SentPayload | None:
         """Begins to copy a payload out of `blocks`. Returns None if nothing can be taken now.
 
         Raises `MessageError` for blocks that the peer's pool does not have.
         """
-        if self._peer is None or not self.is_open or len(their_blocks) < header.count:  # not known yet
+        if self._peer is None or not self.is_open or len(target_blocks) < header.count:  # not known yet
             return None
-        self._check(header, their_blocks)
-        copied = self._peer.write(header.group, header.layer, header.first, blocks, their_blocks)
+        self._check(header, target_blocks)
+        copied = self._peer.write(header.group, header.layer, header.first, blocks, target_blocks)
         self._unannounced.append((header, copied))
         return SentPayload(None, copied)
 

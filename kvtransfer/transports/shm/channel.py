@@ -24,7 +24,7 @@ class RingChannel:
 
     def __init__(self, ring: Ring, control: zmq.asyncio.Socket, frame: int) -> None:
         """Takes the ring over; `frame` is the payload size for sockets, in bytes."""
-        self.room = ring.size
+        self.capacity = ring.size
         self.frame = max(frame, min(FRAMES_PER_PAYLOAD * frame, ring.size // 4))
         self._ring = ring
         self._control = control

@@ -74,7 +74,7 @@ class SocketChannel:
     number.
     """
 
-    room = MAX_LINK_OFFSET
+    capacity = MAX_LINK_OFFSET
 
     def __init__(
         self, transport: Transport, sockets: Sequence[zmq.asyncio.Socket], sealer: FrameSealer | None, frame: int

@@ -32,7 +32,7 @@ class Side:
         digests = []
         while (turn := self.senders.next_payload()) is not None:
             digests.append(payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)]))
-            assert self.senders.payload_left(*turn, None, 0.0) == []
+            assert self.senders.payload_taken(*turn, None, 0.0) == []
         return digests
 
     def send_all(self) -> tuple[list[Layer], list[Instruction]]:
@@ -40,7 +40,7 @@ class Side:
         while (turn := self.senders.next_payload()) is not None:
             headers.append(self.senders.header(*turn))
             digest = payload_digest(0, turn[1].layer, turn[1].first, [bytes(turn[1].size)])
-            moves += self.senders.payload_left(*turn, digest, 0.0)
+            moves += self.senders.payload_taken(*turn, digest, 0.0)
         return headers, moves
 
 

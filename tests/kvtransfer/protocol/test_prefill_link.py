@@ -54,7 +54,7 @@ def test_a_credit_costs_little_more_beside_handoffs_that_it_does_not_concern() -
                 turn = link.next_payload()
                 assert turn is not None
                 header = link.header(*turn)
-                link.payload_left(*turn, 0, 0.0)
+                link.payload_taken(*turn, 0, 0.0)
                 link.handle(FrameDone(number, header.number), 0.0)
                 link.receive(Credit(sender=DECODE, receiver=PREFILL, seen=link.window.sent, limit=1 << 20), 0.0)
 
@@ -167,14 +167,14 @@ def test_turns_alternate_between_handoffs() -> None:
     order = []
     while (turn := senders.next_payload()) is not None:
         order.append(turn[0].number)
-        senders.payload_left(*turn, 0, 0.0)
+        senders.payload_taken(*turn, 0, 0.0)
     assert order == [1, 2] * 5
 
 
 def test_no_more_is_under_way_than_the_channel_has_room_for() -> None:
     """Whatever the credit is, what was not read from a ring must not be overwritten."""
     side = ready(streaming())
-    side.senders.use(room=24, frame=8)
+    side.senders.use_channel(capacity=24, frame=8)
     headers, _ = side.send_all()
     assert [header.offset for header in headers] == [0, 8, 16]
     side.do(Credit(sender=DECODE, receiver=PREFILL, seen=8, limit=1 << 20))

@@ -37,7 +37,7 @@ class Side:
     def send(self, now: float) -> list[Instruction]:
         moves: list[Instruction] = []
         while (turn := self.senders.next_payload()) is not None:
-            moves += self.senders.payload_left(*turn, 0, now)
+            moves += self.senders.payload_taken(*turn, 0, now)
         return moves
 
     def end(self, now: float) -> HandoffTimes:
