@@ -11,8 +11,8 @@ from msgspec import structs
 
 from contracts.errors import BatonError
 from gateway.heap import keep_large_buffers_apart, settle_heap
+from gateway.process_group import BAD_INPUT, run_process_group
 from gateway.service import Gateway
-from gateway.several import BAD_INPUT, run_several
 from gateway.web.server import HTTPServer
 from infra.cli import parse_or_exit
 from infra.config.gateway import GatewayConfig
@@ -84,7 +84,7 @@ def _affordable(config: GatewayConfig, descriptors: int) -> GatewayConfig:
 
 def _several(config: GatewayConfig) -> int:
     try:
-        return run_several(config, sys.argv[1:])
+        return run_process_group(config, sys.argv[1:])
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -111,7 +111,7 @@ def _is_below(path: str, above: str) -> bool:
 
 
 @contextmanager
-def named(names: Mapping[str, str]) -> Iterator[None]:
+def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
     """Renames fields in errors raised inside: `names` maps this module's field names to another API's."""
     try:
         yield
@@ -170,7 +170,7 @@ def no_model(name: str, model: str, adapters: Collection[str], param: str = "mod
     return APIError(404, message, param=param, code="model_not_found")
 
 
-def of_status(status: int, path: str, method: str, near: str | None) -> APIError:
+def error_of_status(status: int, path: str, method: str, near: str | None) -> APIError:
     """Returns the error for an unknown path or method; `near` is a similar path that exists."""
     if status == 404:
         hint = f"; there is {near}: is the client's base URL right?" if near is not None else ""

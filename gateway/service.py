@@ -46,7 +46,7 @@ from infra.redis.queue import JOB_PURPOSE, add_job
 from infra.redis.rates import RateStore
 from infra.redis.records import GatewayRecord, RunMark, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE as RECORDS
-from infra.redis.registry import listed
+from infra.redis.registry import RecordType, listed
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from infra.redis.stored import TenantStore
 
@@ -62,7 +62,7 @@ class Gateway:
 
     def __init__(self, config: GatewayConfig, url: str, status: StatusFile) -> None:
         self.config = config
-        self.root = _own_name(config.model)
+        self.root = _default_name(config.model)
         self.names = served_names(config.served_model_name, self.root)
         self.model = self.names[0]
         self.created = int(time.time())  # s since 1970
@@ -110,9 +110,9 @@ class Gateway:
             self.requests,
         )
         self.unloaded = UnloadedModel(config.unloaded_file, config.request_timeout, self.workers.ready)
-        self.metrics.count_unloaded(lambda: float(bool(self.unloaded.stage())))
+        self.metrics.add_gauge("baton:model_unloaded", lambda: float(bool(self.unloaded.stage())))
         self._idle = IdleTime()
-        self.metrics.count_unreached(lambda: float(len(self.discovery.unreached)))
+        self.metrics.add_gauge("baton:pairs_unreached", lambda: float(len(self.discovery.unreached)))
         self.adapters = AdapterLoading(config, self.names, self._store, secret, self._clock, self.workers)
         self.admission: PromptAdmission | None = None  # None until the tokenizer is loaded
         self._seen: list[GatewayRecord] = []  # this model's gateways at the last successful reading
@@ -185,8 +185,8 @@ class Gateway:
         """Returns the seconds since a request was in progress; None: there was none. Called once a second."""
         return self._idle.look(self.in_progress(), self.metrics.judged.total(), time.monotonic())
 
-    def front(self) -> PromptAdmission:
-        """Returns the admission of requests. Raises `APIError` (503) while there is none."""
+    def ready_admission(self) -> PromptAdmission:
+        """Returns the admission of requests. Raises `APIError` (503) during the start and the shutdown."""
         if self._draining:
             raise unavailable("the server is shutting down", "shutting_down")
         if self.admission is None:
@@ -200,40 +200,38 @@ class Gateway:
     def holdings(self) -> Holdings:
         return Holdings(self.new_id, self.requests, self.limiter, self._stream)
 
-    async def stats(self) -> list[WorkerRecord]:
+    async def worker_records(self) -> list[WorkerRecord]:
         """Returns the workers' records, in the order of their start. Raises `APIError` without Redis."""
-        try:
-            found = await listed(self._store, self._signer, WorkerRecord)
-        except StoreUnavailable:
-            raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
-        return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
+        return await self._records(WorkerRecord)
 
     async def siblings(self) -> list[GatewayRecord]:
-        """Returns the last records of all gateways that share this one's port, including its own.
+        """Returns the last records of all gateways that share this gateway's port, its own included.
 
         The list is empty if the port is not shared. Raises `APIError` without Redis.
         """
         return self._siblings_of(await self._gateways()) if self.config.share_port else []
 
     async def _gateways(self) -> list[GatewayRecord]:
-        """Returns the records of this model's gateways. Raises `APIError` without Redis."""
-        try:
-            found = await listed(self._store, self._signer, GatewayRecord)
-        except StoreUnavailable:
-            raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
-        self._seen = [record for record, _ in found if record.model == self.model]
+        """Returns the records of this model's gateways, the oldest first. Raises `APIError` without Redis."""
+        self._seen = [record for record in await self._records(GatewayRecord) if record.model == self.model]
         return self._seen
 
+    async def _records(self, kind: type[RecordType]) -> list[RecordType]:
+        try:
+            found = await listed(self._store, self._signer, kind)
+        except StoreUnavailable:
+            raise unavailable("the registry is out of reach", "registry_unavailable", 2.0) from None
+        return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
+
     def _siblings_of(self, gateways: list[GatewayRecord]) -> list[GatewayRecord]:
-        ours = [record for record in gateways if record.group == self.config.share_port]
-        return sorted(ours, key=lambda record: (record.started_at, record.epoch))
+        return [record for record in gateways if record.group == self.config.share_port]
 
-    async def figures(self) -> str:
-        """Returns the page for Prometheus. If several gateways share the port, each has its label, `gateway`.
+    async def metrics_page(self) -> str:
+        """Returns the page for Prometheus.
 
-        Then the last published figures of all gateways are returned, so that counters never go back, whichever gateway
-        answers. Raises `APIError` without Redis if there are siblings; else the gateways that were last seen decide who
-        shows which workers.
+        If several gateways share the port, the page has the last published metrics of all of them, each with the label
+        `gateway`: so counters never go back, whichever gateway answers. Raises `APIError` without Redis if gateways
+        share the port. Otherwise the gateways that were last seen decide which gateway shows which workers.
         """
         group = self.config.share_port
         try:
@@ -247,7 +245,7 @@ class Gateway:
 
     async def all_in_progress(self) -> int:
         """Counts the answers in progress of all gateways that share the port, from their last records."""
-        others = sum(one.in_progress for one in await self.siblings() if one.epoch != self._epoch)
+        others = sum(sibling.in_progress for sibling in await self.siblings() if sibling.epoch != self._epoch)
         return self.in_progress() + others
 
     def mark_run(self, run: str, name: str, ended: bool) -> None:
@@ -308,7 +306,7 @@ class Gateway:
             url=self._url,
             model=self.model,
             started_at=float(self.created),
-            objective=self.callers.usual or Objective(self.config.slo_ttft_ms, self.config.slo_tpot_ms),
+            objective=self.callers.default_objective or Objective(self.config.slo_ttft_ms, self.config.slo_tpot_ms),
             requests=await self.requests.records(),
             adapters=sorted(self.requests.adapters()),
             standing=standing,
@@ -318,5 +316,6 @@ class Gateway:
         )
 
 
-def _own_name(model: str) -> str:
+def _default_name(model: str) -> str:
+    """Returns the model's name without `--served-model-name`: its hub id, or the last parts of a directory's path."""
     return model if model.count("/") == 1 and not model.startswith((".", "/", "~")) else short_name(model)

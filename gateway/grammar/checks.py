@@ -45,7 +45,7 @@ class GrammarChecks:
         self._known_bytes = 0
 
     async def checked(
-        self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", party: TenantShare = NO_TENANT
+        self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", share: TenantShare = NO_TENANT
     ) -> str:
         """Returns a grammar in Lark that workers can compile. Tenants take turns. `written` "any" means Lark or GBNF.
 
@@ -56,7 +56,7 @@ class GrammarChecks:
             message = f"{param}: the grammar has more than {MAX_GRAMMAR_BYTES} bytes"
             raise invalid(message, param, "grammar_too_complex")
         key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
-        verdict = self._known.get(key) or await self._verdict(key, GrammarCheck(grammar, written), party)
+        verdict = self._known.get(key) or await self._verdict(key, GrammarCheck(grammar, written), share)
         if verdict is None:
             message = "the grammar could not be checked: too many other grammars are being checked"
             raise unavailable(message, "grammar_checks_busy")
@@ -69,20 +69,20 @@ class GrammarChecks:
         for checker in self._checkers:
             await checker.close()
 
-    async def _verdict(self, key: bytes, asked: GrammarCheck, party: TenantShare) -> GrammarVerdict | None:
+    async def _verdict(self, key: bytes, asked: GrammarCheck, share: TenantShare) -> GrammarVerdict | None:
         """Returns the verdict on an unknown grammar, or None if it could not be checked."""
         task = self._under_way.get(key)
         if task is None:
             if len(self._under_way) >= MAX_WAITING_GRAMMARS:
                 return None
-            task = self._under_way[key] = self._tasks.start(self._check(key, asked, party))
+            task = self._under_way[key] = self._tasks.start(self._check(key, asked, share))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _check(self, key: bytes, asked: GrammarCheck, party: TenantShare) -> GrammarVerdict | None:
+    async def _check(self, key: bytes, asked: GrammarCheck, share: TenantShare) -> GrammarVerdict | None:
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                await self._slots.take(party, 1)
+                await self._slots.take(share, 1)
                 checker = self._idle.pop()
                 try:
                     verdict = await checker.check(asked)

@@ -25,7 +25,7 @@ Work = Callable[[Callable[[], str], int, str, TenantShare], Awaitable[str]]
 """Runs work of a size, for a field and a tenant, at once or on a thread."""
 
 
-class Form(NamedTuple):
+class AnswerForm(NamedTuple):
     """A form of the answer. `param` is the field of the request, as errors name it."""
 
     kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
@@ -36,18 +36,18 @@ class Form(NamedTuple):
     closes: bool = True  # whether unnamed properties of a schema are forbidden by default
 
 
-async def grammar_of(form: Form, checks: GrammarChecks, work: Work, party: TenantShare = NO_TENANT) -> str:
+async def grammar_of(form: AnswerForm, checks: GrammarChecks, work: Work, share: TenantShare = NO_TENANT) -> str:
     """Returns the grammar of a form, in Lark. The complete grammar that contains it is still to be checked.
 
     Raises `APIError` for a schema that is not JSON, and for a grammar that cannot be read as Lark.
     """
     if form.kind == "grammar":
-        return await checks.checked(str(form.value), form.param, "any", party)
+        return await checks.checked(str(form.value), form.param, "any", share)
     size = len(form.value) if isinstance(form.value, str) else ASSUMED_SCHEMA_CHARS
-    return await work(partial(_written, form), size, form.param, party)
+    return await work(partial(_written, form), size, form.param, share)
 
 
-def _written(form: Form) -> str:
+def _written(form: AnswerForm) -> str:
     match form.kind, form.value:
         case "json_object", _:
             return of_json_object()
@@ -65,7 +65,7 @@ def _written(form: Form) -> str:
     raise AssertionError(f"a {form.kind} is not said by a {type(form.value).__name__}")
 
 
-def _of_schema(schema: JSONSchema, form: Form) -> str:
+def _of_schema(schema: JSONSchema, form: AnswerForm) -> str:
     try:
         return of_json_schema(schema, form.closes)
     except GrammarError as error:

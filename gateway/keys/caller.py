@@ -39,7 +39,7 @@ class Caller(Struct, frozen=True):
     limits: RateLimits = NO_LIMITS
 
     @property
-    def party(self) -> TenantShare:
+    def tenant_share(self) -> TenantShare:
         return TenantShare(self.tenant or self.token, self.weight)
 
     @property

@@ -19,29 +19,29 @@ _MILLISECONDS_REGEX = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
 class Callers:
     """Identifies callers by their keys, or without a key file by the names that they give themselves."""
 
-    def __init__(self, keys: KeyRing | None, usual: Objective) -> None:
-        """`usual` is the objective of requests whose headers and key set none."""
+    def __init__(self, keys: KeyRing | None, default_objective: Objective) -> None:
+        """`default_objective` is the objective of requests whose headers and key set none."""
         self._keys = keys
-        self.usual = usual
+        self.default_objective = default_objective
 
-    def of(self, path: str, headers: Mapping[str, str]) -> Caller:
+    def identify(self, path: str, headers: Mapping[str, str]) -> Caller:
         """Returns the caller of a path (as the router sees it).
 
         Raises `APIError`: 401, 403, or 400 for a bad header.
         """
-        caller = self._identified(path, offered(headers))
-        objective = wanted(headers, caller.objective).over(self.usual)
-        return structs.replace(caller, objective=objective, granted=caller.objective.over(self.usual))
+        caller = self._identified(path, api_key_of(headers))
+        objective = objective_of(headers, caller.objective).over(self.default_objective)
+        return structs.replace(caller, objective=objective, granted=caller.objective.over(self.default_objective))
 
-    def _identified(self, path: str, offered: str) -> Caller:
+    def _identified(self, path: str, api_key: str) -> Caller:
         if self._keys is None:
-            return Caller(token=offered)
+            return Caller(token=api_key)
         if path in OPEN_PATHS:
             return Caller(operator=False)
-        if not offered:
+        if not api_key:
             message = "this server needs an API key, as Authorization: Bearer KEY or as x-api-key: KEY"
             raise APIError(401, message, code="missing_api_key")
-        record = self._keys.find(offered)
+        record = self._keys.find(api_key)
         if record is None:
             raise APIError(401, "this API key is not valid here, or is not any more", code="invalid_api_key")
         if path in OPERATOR_PATHS and not record.operator:
@@ -49,14 +49,14 @@ class Callers:
         return caller_of(record)
 
 
-def offered(headers: Mapping[str, str]) -> str:
+def api_key_of(headers: Mapping[str, str]) -> str:
     """Returns the key of a request: a bearer token, or Anthropic's `x-api-key`; empty without a key."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip()
 
 
-def wanted(headers: Mapping[str, str], of_key: Objective) -> Objective:
+def objective_of(headers: Mapping[str, str], of_key: Objective) -> Objective:
     """Returns a request's objective: from its headers, and for missing headers from its key.
 
     A stricter objective is served sooner, at the cost of other requests, so a header may only relax the objective of

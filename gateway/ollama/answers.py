@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.ollama.schemas import OllamaToolCall
 
 
-class OllamaSaid(Struct, kw_only=True):
+class OllamaAnswerMessage(Struct, kw_only=True):
     """The assistant's message: all of it, or what a line of a stream adds to it."""
 
     role: Literal["assistant"] = "assistant"
@@ -35,7 +35,7 @@ class OllamaLine(Struct, kw_only=True):
 class OllamaChatAnswer(OllamaLine, kw_only=True):
     """An answer of /api/chat: all of it, or a line of its stream."""
 
-    message: OllamaSaid
+    message: OllamaAnswerMessage
 
 
 class OllamaGenerated(OllamaLine, kw_only=True):

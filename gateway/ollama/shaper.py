@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, structs
 
 from gateway.errors import APIError
-from gateway.ollama.answers import OllamaChatAnswer, OllamaGenerated, OllamaLine, OllamaSaid, rfc3339
+from gateway.ollama.answers import OllamaAnswerMessage, OllamaChatAnswer, OllamaGenerated, OllamaLine, rfc3339
 from gateway.ollama.schemas import OllamaFunctionCall, OllamaToolCall
 from gateway.openai.answers.replies import Answer
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
@@ -24,34 +24,38 @@ def line(data: Any) -> bytes:
     return _encoder.encode(data) + b"\n"
 
 
-class SaidShape(ItemShape[str, OllamaSaid]):
-    """Parts of one message. A call is told as a whole, when it is complete; an item is the name of a called tool."""
+class OllamaMessageShape(ItemShape[str, OllamaAnswerMessage]):
+    """Parts of one message as Ollama sends them. An item is a called tool's name; calls are sent when complete."""
 
-    def end(self) -> Sequence[OllamaSaid]:
+    def end(self) -> Sequence[OllamaAnswerMessage]:
         return self._close()
 
     def _item(self, part: Content | Reasoning | CallBegins) -> str:
         return part.name if isinstance(part, CallBegins) else ""
 
-    def _opened(self, item: str) -> Sequence[OllamaSaid]:
+    def _opened(self, item: str) -> Sequence[OllamaAnswerMessage]:
         return ()
 
-    def _extended(self, part: Content | Reasoning | CallArguments) -> Sequence[OllamaSaid]:
+    def _extended(self, part: Content | Reasoning | CallArguments) -> Sequence[OllamaAnswerMessage]:
         match part:
             case Content(text):
-                return [OllamaSaid(content=text)]
+                return [OllamaAnswerMessage(content=text)]
             case Reasoning(text):
-                return [OllamaSaid(thinking=text)]
+                return [OllamaAnswerMessage(thinking=text)]
         return ()
 
-    def _closed(self, item: str, text: str, cut: bool) -> Sequence[OllamaSaid]:
+    def _closed(self, item: str, text: str, cut: bool) -> Sequence[OllamaAnswerMessage]:
         if not item:
             return ()
         try:
             arguments = msgspec.json.decode(text or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
             return ()  # a call that was cut off is left out
-        return [OllamaSaid(tool_calls=[OllamaToolCall(function=OllamaFunctionCall(name=item, arguments=arguments))])]
+        return [
+            OllamaAnswerMessage(
+                tool_calls=[OllamaToolCall(function=OllamaFunctionCall(name=item, arguments=arguments))]
+            )
+        ]
 
 
 class OllamaShaper(OneAnswerShaper[OllamaLine]):
@@ -62,7 +66,7 @@ class OllamaShaper(OneAnswerShaper[OllamaLine]):
         self._model = model
         self._stream = request.streams[0]
         self._chat = chat
-        self._shape = SaidShape()
+        self._shape = OllamaMessageShape()
 
     def _first(self) -> Sequence[OllamaLine]:
         return ()
@@ -71,10 +75,10 @@ class OllamaShaper(OneAnswerShaper[OllamaLine]):
         return [self._line(said) for said in self._shape.take(parts)]
 
     def alive(self) -> bytes:
-        return line(self._line(OllamaSaid()))
+        return line(self._line(OllamaAnswerMessage()))
 
     async def end(self) -> AsyncIterator[bytes]:
-        yield self._joined([*(self._line(said) for said in self._shape.end()), self._done(OllamaSaid())])
+        yield self._joined([*(self._line(said) for said in self._shape.end()), self._done(OllamaAnswerMessage())])
 
     def failure(self, error: APIError) -> bytes:
         return line(error.ollama_body())
@@ -85,16 +89,16 @@ class OllamaShaper(OneAnswerShaper[OllamaLine]):
         said = [*self._shape.take(answer.parts), *self._shape.end()]
         calls = [call for one in said for call in one.tool_calls or ()]
         return self._done(
-            OllamaSaid(content=answer.content, thinking=answer.reasoning or UNSET, tool_calls=calls or UNSET)
+            OllamaAnswerMessage(content=answer.content, thinking=answer.reasoning or UNSET, tool_calls=calls or UNSET)
         )
 
-    def _line(self, said: OllamaSaid) -> OllamaLine:
+    def _line(self, said: OllamaAnswerMessage) -> OllamaLine:
         common: dict[str, Any] = {"model": self._model, "created_at": rfc3339(time.time())}
         if self._chat:
             return OllamaChatAnswer(message=said, **common)
         return OllamaGenerated(response=said.content, thinking=said.thinking, **common)
 
-    def _done(self, said: OllamaSaid) -> OllamaLine:
+    def _done(self, said: OllamaAnswerMessage) -> OllamaLine:
         timings, sample = self._stream.timings(time.monotonic()), self._stream.sample
         return structs.replace(
             self._line(said),

@@ -14,9 +14,9 @@ from contracts.pooling import Pooling
 from gateway.errors import APIError, conflict, invalid, no_model, not_offered
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANY_CALLER, Caller
-from gateway.openai.admitted import Admitted
+from gateway.openai.admitted_request import AdmittedRequest
 from gateway.openai.bodies.constraints import AnswerConstraints, size_of_tools
-from gateway.openai.bodies.continuation import begins_answer
+from gateway.openai.bodies.continuation import prompt_end
 from gateway.openai.bodies.fitting import without_oldest
 from gateway.openai.bodies.forms import form_of
 from gateway.openai.bodies.messages import Message
@@ -50,7 +50,7 @@ class OpenAnswers(Sized, Protocol):
     """The number of answers in progress or waiting."""
 
     def full(self) -> APIError:
-        """Returns the refusal of a request beyond that number."""
+        """Returns the error for a request beyond the allowed number."""
 
 
 class PromptAdmission:
@@ -92,42 +92,47 @@ class PromptAdmission:
         self._block_sizes = block_sizes
         self._unloaded = unloaded
         self.pooling = pooling
-        self._admitting = 0  # answers whose prompts are being checked
+        self.admitting = 0  # answers whose prompts are being checked
 
     async def chat(
-        self, body: ChatRequest, caller: Caller = ANY_CALLER, cuts: bool = False, drops: bool = False
-    ) -> Admitted:
+        self, body: ChatRequest, caller: Caller = ANY_CALLER, clamps_limit: bool = False, drops_turns: bool = False
+    ) -> AdmittedRequest:
         """Returns the admitted prompt of a chat. Raises `APIError`.
 
-        With `cuts`, a limit of output tokens beyond the context is reduced to the context, and not refused. With
-        `drops`, the oldest turns of a conversation beyond the context are left out.
+        With `clamps_limit`, a limit of output tokens beyond the context is reduced, not refused.
+        With `drops_turns`, the oldest turns of a conversation beyond the context are left out.
         """
-        await self.loaded(caller)
+        await self.wait_for_model(caller)
         self._refuse_pooling("chats")
-        with self.room(body, 1):
+        with self.reserve_answers(body, 1):
             use, form = tool_use_of(body), form_of(body)
-            prompt = await self.chat_tokens(body, self.window.most(body, drops and not cuts), caller.party, drops)
-            prompt = self.window.last(body, prompt)
+            prompt = await self.chat_tokens(
+                body,
+                self.window.max_prompt_tokens(body, drops_turns and not clamps_limit),
+                caller.tenant_share,
+                drops_turns,
+            )
+            prompt = self.window.truncated(body, prompt)
             left = self.window.tokens() - len(prompt)
-            if cuts and (limit := body.limit()) and 0 < left < limit:
+            if clamps_limit and (limit := body.limit()) and 0 < left < limit:
                 body = structs.replace(body, max_tokens=None, max_completion_tokens=left)
             tail = self._tail(prompt)
-            grammar = await self._constraints.grammar(form, use, tail, caller.party)
-            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
+            grammar = await self._constraints.grammar(form, use, tail, caller.tenant_share)
+            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.tenant_share), grammar)
             markers = self._format.markers(use)
             admitted = self._admit(body, prompt, "messages", None, sampling, caller, markers)
-            admitted = await self.with_keys(admitted, "messages", caller.party)
+            admitted = await self.with_keys(admitted, "messages", caller.tenant_share)
             if use is None and self._format.thinking is None:
-                return Admitted([admitted], PlainText)
+                return AdmittedRequest([admitted], PlainText)
             parser, customs = partial(self._format.parser, tail, use), custom_names_of(body)
-            return Admitted([admitted], (lambda: CustomCalls(parser(), customs)) if customs else parser)
+            return AdmittedRequest([admitted], (lambda: CustomCalls(parser(), customs)) if customs else parser)
 
     async def chat_tokens(
-        self, body: ChatRequest, most: int | None, party: TenantShare, drops: bool = False
+        self, body: ChatRequest, most: int | None, share: TenantShare, drops_turns: bool = False
     ) -> list[int]:
         """Returns the tokens of a chat's prompt, at most `most` of them if given. Raises `APIError`.
 
-        With `drops`, the oldest turns beyond `most` are left out.
+        With `drops_turns`, the oldest turns beyond `most` are left out.
         """
         if self.tokenizer.template is None:
             message = f"{self._model} has no chat template; use /v1/completions"
@@ -136,7 +141,7 @@ class PromptAdmission:
         if functions and self._format.tool_format is None:
             raise no_tools(body, self._model, self._config.tool_parser, self._format.takes_tools)
         size = sum(message.size() for message in body.messages) + size_of_tools(len(functions))
-        answer, continues = begins_answer(body)
+        answer, continues = prompt_end(body)
 
         def tokens_of(said: Sequence[Message]) -> list[int]:
             tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
@@ -146,27 +151,27 @@ class PromptAdmission:
             return self.tokenizer.chat(chat, most)
 
         def tokenized() -> list[int]:
-            return without_oldest(body.messages, tokens_of) if drops else tokens_of(body.messages)
+            return without_oldest(body.messages, tokens_of) if drops_turns else tokens_of(body.messages)
 
-        return await self.work.run(tokenized, size, "messages", party)
+        return await self.work.run(tokenized, size, "messages", share)
 
     async def completion(
         self, body: CompletionRequest, caller: Caller = ANY_CALLER, default: int | None = COMPLETION_TOKENS
-    ) -> Admitted:
+    ) -> AdmittedRequest:
         """Returns the admitted prompts of a completion. Raises `APIError`.
 
         `default` is the limit of output tokens of a body without one; None: the rest of the context.
         """
         prompts = body.prompts()
-        await self.loaded(caller)
+        await self.wait_for_model(caller)
         self._refuse_pooling("completions")
-        with self.room(body, len(prompts)):
-            form, most = form_of(body), self.window.most(body)
+        with self.reserve_answers(body, len(prompts)):
+            form, most = form_of(body), self.window.max_prompt_tokens(body)
             infill = self._infill(body)
 
             def tokenized() -> list[list[int]]:
                 return [
-                    self.known(prompt, most)
+                    self.checked_ids(prompt, most)
                     if isinstance(prompt, list)
                     else infill.tokens(prompt, body.suffix or "", most)
                     if infill is not None
@@ -175,17 +180,19 @@ class PromptAdmission:
                 ]
 
             size = sum(map(len, prompts)) + len(body.suffix or "")
-            tokens = await self.work.run(tokenized, size, "prompt", caller.party)
-            grammar = await self._constraints.grammar(form, party=caller.party)
-            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
+            tokens = await self.work.run(tokenized, size, "prompt", caller.tenant_share)
+            grammar = await self._constraints.grammar(form, share=caller.tenant_share)
+            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.tenant_share), grammar)
             default = 1 if body.only_echo() else default
-            left = [self.window.last(body, ids) for ids in tokens]
+            left = [self.window.truncated(body, ids) for ids in tokens]
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in left]
-            return Admitted([await self.with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
+            return AdmittedRequest(
+                [await self.with_keys(each, "prompt", caller.tenant_share) for each in admitted], PlainText
+            )
 
-    async def with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
-        """Adds the keys of the prompt's blocks, if any worker reports its cached blocks."""
-        return await self.work.with_keys(admitted, self._block_sizes(), param, party)
+    async def with_keys(self, admitted: AdmittedPrompt, param: str, share: TenantShare) -> AdmittedPrompt:
+        """Adds the keys of the prompt's KV blocks, if any worker reports its cached blocks."""
+        return await self.work.with_keys(admitted, self._block_sizes(), param, share)
 
     async def close(self) -> None:
         """Ends the threads, and the processes that check grammars."""
@@ -206,25 +213,24 @@ class PromptAdmission:
     def calls_tools(self) -> bool:
         return self._format.tool_format is not None and self._format.takes_tools
 
-    @property
-    def admitting(self) -> int:
-        return self._admitting
-
-    async def loaded(self, caller: Caller) -> None:
+    async def wait_for_model(self, caller: Caller) -> None:
         """Waits for a model that was unloaded while it was idle. Raises `APIError`."""
         if self._unloaded.waiting > self._config.max_waiting:
             raise self._in_progress.full()
         await self._unloaded.over(caller.objective)
 
     @contextmanager
-    def room(self, body: SamplingFields, prompts: int) -> Iterator[None]:
-        """Checks what is known without tokens, and counts the answers while their prompts are tokenized."""
+    def reserve_answers(self, body: SamplingFields, prompts: int) -> Iterator[None]:
+        """Counts a body's answers as admitted while its prompts are tokenized.
+
+        Raises `APIError` for errors that need no tokens, and beyond the allowed number of answers in progress.
+        """
         answers = self._check(body, prompts)
-        self._admitting += answers
+        self.admitting += answers
         try:
             yield
         finally:
-            self._admitting -= answers
+            self.admitting -= answers
 
     def _check(self, body: SamplingFields, prompts: int) -> int:
         """Returns the number of answers that a body asks for. Raises `APIError` if it cannot have them."""
@@ -241,7 +247,7 @@ class PromptAdmission:
             raise conflict(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
         # The gate decides which waiting request is refused, so a few more may reach it.
         waiting = self._config.max_waiting
-        if len(self._in_progress) + self._admitting + answers > most + waiting + waiting // 4:
+        if len(self._in_progress) + self.admitting + answers > most + waiting + waiting // 4:
             raise self._in_progress.full()
         return answers
 
@@ -254,8 +260,11 @@ class PromptAdmission:
             raise no_model(body.model, self._model, adapters)
         return adapters[body.model].digest
 
-    def known(self, ids: list[int], most: int | None, param: str = "prompt") -> list[int]:
-        """Returns a client's token ids after checking their number and the vocabulary."""
+    def checked_ids(self, ids: list[int], most: int | None, param: str = "prompt") -> list[int]:
+        """Returns a client's token ids.
+
+        Raises `TooManyTokens` for more than `most`, and `APIError` for ids outside the vocabulary.
+        """
         size = self.tokenizer.vocabulary
         if most is not None and len(ids) > most:
             raise TooManyTokens(len(ids), counted=True)
@@ -263,21 +272,21 @@ class PromptAdmission:
         return ids
 
     def _refuse_pooling(self, what: str) -> None:
-        """Raises `APIError` if the model gives vectors or scores alone."""
+        """Raises `APIError` if the model answers with vectors or scores only."""
         if (pooling := self.pooling()) is not None:
             given = "embeds texts: use /v1/embeddings" if pooling.task == "embed" else "scores texts: use /v1/rerank"
             raise not_offered(f"the model {self._model}", what, f"it {given}")
 
     def _tail(self, prompt: list[int]) -> str:
-        """Returns the text of a prompt's last tokens, with special tokens, to find out whether thinking has begun."""
+        """Returns the text of a prompt's last tokens, special tokens included: it shows whether thinking has begun."""
         return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL_TOKENS:])).decode(errors="replace")
 
-    async def _bad_words(self, body: SamplingFields, party: TenantShare) -> tuple[TokenIds, ...]:
+    async def _bad_words(self, body: SamplingFields, share: TenantShare) -> tuple[TokenIds, ...]:
         words = body.bad_words or ()
         if not words:
             return ()
         size = sum(map(len, words))
-        return await self.work.run(lambda: bad_sequences(words, self.tokenizer), size, "bad_words", party)
+        return await self.work.run(lambda: bad_sequences(words, self.tokenizer), size, "bad_words", share)
 
     def _infill(self, body: CompletionRequest) -> Infill | None:
         """Returns the model's format for filling in the middle, if the body has a suffix.

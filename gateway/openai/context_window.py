@@ -14,10 +14,10 @@ UNBOUNDED_ANSWER_TOKENS = 512  # reserved for an answer without a limit
 
 
 class AnswerRoom(NamedTuple):
-    """Tokens of an answer: its highest number, and the number that counts against a key's limit."""
+    """The number of tokens that an answer may have."""
 
-    limit: int
-    reserved: int
+    limit: int  # maximum
+    reserved: int  # counted against the limit of the API key until the answer has ended
 
 
 class ContextWindow:
@@ -40,10 +40,11 @@ class ContextWindow:
         context = self.tokens()
         return min(MAX_BODY_VALUES, MAX_PROMPTS * context + MAX_VALUES_WITHOUT_IDS) if context else MAX_BODY_VALUES
 
-    def most(self, body: SamplingFields, answers: bool = False) -> int | None:
+    def max_prompt_tokens(self, body: SamplingFields, answers: bool = False) -> int | None:
         """Returns the maximum number of tokens of a prompt as it is rendered, None without a limit.
 
-        A prompt of which the last tokens are taken may be longer. With `answers` there is room for the wanted answer.
+        None as well for a prompt whose beginning may be cut off (`truncate_prompt_tokens`). With `answers` the context
+        has room for an answer of the wanted length.
         """
         context = self.tokens()
         if body.truncate_prompt_tokens is not None or not context:
@@ -51,8 +52,8 @@ class ContextWindow:
         limit = (body.limit() or 1) if answers else 1
         return context - (limit if limit < context else 1)
 
-    def last(self, body: SamplingFields, prompt: list[int]) -> list[int]:
-        """Returns the last tokens of a prompt, if the body asks for them alone."""
+    def truncated(self, body: SamplingFields, prompt: list[int]) -> list[int]:
+        """Returns the last tokens of a prompt, as many as the body's `truncate_prompt_tokens` says; without it all."""
         context = self.tokens()
         room = context - (body.limit() or 1) if context else len(prompt)
         return last_tokens(prompt, body.truncate_prompt_tokens, room)

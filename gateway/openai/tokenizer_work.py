@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gateway.errors import invalid
 from gateway.openai.context_window import too_long
-from gateway.openai.turn_threads import TurnThreads
+from gateway.openai.fair_threads import FairThreads
 from gateway.requests.sample import AdmittedPrompt
 from gateway.text.tokenizer import TooManyTokens
 from gateway.workers.prompt_keys import prompt_keys
@@ -27,10 +27,10 @@ class TokenizerWork:
 
     def __init__(self, context: Callable[[], int]) -> None:
         self._context = context
-        self._threads = TurnThreads(TOKENIZER_THREADS, "tokenizer")
-        self._long = TurnThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
+        self._threads = FairThreads(TOKENIZER_THREADS, "tokenizer")
+        self._long = FairThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
 
-    async def run(self, work: Callable[[], T], size: int, param: str, party: TenantShare) -> T:
+    async def run(self, work: Callable[[], T], size: int, param: str, share: TenantShare) -> T:
         """Runs `work` here for short prompts, and for longer prompts on a thread with a deadline. Raises `APIError`.
 
         `size` is the size of all prompts, in characters or ids. `TooManyTokens` becomes an error about `param`.
@@ -39,21 +39,21 @@ class TokenizerWork:
             if size <= INLINE_CHARACTERS:
                 return work()
             threads = self._threads if size <= LONG_PROMPT_CHARACTERS else self._long
-            return await threads.run(work, party, size, RENDER_TIMEOUT_S)
+            return await threads.run(work, share, size, RENDER_TIMEOUT_S)
         except TooManyTokens as error:
             raise too_long(param, self._context(), error.count, error.counted) from None
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_TIMEOUT_S:g} s", param, "too_long") from None
 
     async def with_keys(
-        self, admitted: AdmittedPrompt, sizes: Collection[int], param: str, party: TenantShare
+        self, admitted: AdmittedPrompt, sizes: Collection[int], param: str, share: TenantShare
     ) -> AdmittedPrompt:
         """Adds the keys of the prompt's blocks, whose `sizes` are in tokens; none: no worker reports cached blocks."""
         prompt = admitted.prompt
         if not sizes:
             return admitted
         work, size = partial(prompt_keys, prompt, sizes), len(prompt.token_ids) * len(sizes)
-        keys = work() if size <= INLINE_HASHED_TOKENS else await self.run(work, size, param, party)
+        keys = work() if size <= INLINE_HASHED_TOKENS else await self.run(work, size, param, share)
         return structs.replace(admitted, keys=keys)
 
     def close(self) -> None:

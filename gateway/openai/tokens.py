@@ -97,9 +97,14 @@ def parse_detokenize(body: bytes, unknown: UnknownFields = REFUSED) -> Detokeniz
     return converted(json_object(body), Detokenize, unknown)
 
 
-async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
+async def counted_tokens(admission: PromptAdmission, chat: ChatRequest, share: TenantShare) -> list[int]:
+    """Returns the tokens of a chat's prompt, which may exceed the context. Raises `APIError`."""
+    with admission.reserve_answers(chat, 1):
+        return await admission.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, admission.window.tokens()), share)
+
+
+async def tokenized(admission: PromptAdmission, body: TokenizeText | TokenizeChat, share: TenantShare) -> Tokenized:
     """Returns the tokens of a text or chat, which may exceed the context. Raises `APIError`."""
-    most = max(MAX_TOKENS_PER_REQUEST, front.window.tokens())
     if isinstance(body, TokenizeChat):
         chat = ChatRequest(
             model=body.model,
@@ -108,33 +113,33 @@ async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, p
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
         )
-        with front.room(chat, 1):
-            ids = await front.chat_tokens(chat, most, party)
+        ids = await counted_tokens(admission, chat, share)
     else:
+        most = max(MAX_TOKENS_PER_REQUEST, admission.window.tokens())
         text, special = body.prompt, body.add_special_tokens is not False
-        with front.room(CompletionRequest(model=body.model, prompt=text), 1):
-            work = partial(front.tokenizer.encode, text, special, most)
-            ids = await front.work.run(work, len(text), "prompt", party)
+        with admission.reserve_answers(CompletionRequest(model=body.model, prompt=text), 1):
+            work = partial(admission.tokenizer.encode, text, special, most)
+            ids = await admission.work.run(work, len(text), "prompt", share)
     names = None
     if body.return_token_strs:
-        names = await front.work.run(lambda: front.tokenizer.names(ids), len(ids), "prompt", party)
-    return Tokenized(len(ids), front.window.tokens() or None, ids, names)
+        names = await admission.work.run(lambda: admission.tokenizer.names(ids), len(ids), "prompt", share)
+    return Tokenized(len(ids), admission.window.tokens() or None, ids, names)
 
 
-async def detokenized(front: PromptAdmission, body: Detokenize, party: TenantShare) -> Detokenized:
+async def detokenized(admission: PromptAdmission, body: Detokenize, share: TenantShare) -> Detokenized:
     """Returns the text of token ids. Raises `APIError`."""
-    size = front.tokenizer.vocabulary
+    size = admission.tokenizer.vocabulary
     if (largest := max(body.tokens, default=0)) >= size:
         raise invalid(f"tokens: id {largest} is outside the vocabulary of {size}", "tokens", "invalid_token_id")
-    with front.room(CompletionRequest(model=body.model, prompt=[*body.tokens]), 1):
-        work = partial(front.tokenizer.written, body.tokens)
-        return Detokenized(await front.work.run(work, len(body.tokens), "tokens", party))
+    with admission.reserve_answers(CompletionRequest(model=body.model, prompt=[*body.tokens]), 1):
+        work = partial(admission.tokenizer.written, body.tokens)
+        return Detokenized(await admission.work.run(work, len(body.tokens), "tokens", share))
 
 
-def tokenizer_info(front: PromptAdmission) -> TokenizerInfo:
+def tokenizer_info(admission: PromptAdmission) -> TokenizerInfo:
     """Returns the description of the tokenizer in the model's files."""
-    tokenizer = front.tokenizer
+    tokenizer = admission.tokenizer
     bos, eos, pad, unknown = (tokenizer.named.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk"))
     added = {str(id): AddedToken(text, special) for id, (text, special) in tokenizer.added().items()}
-    context = front.window.tokens() or None
+    context = admission.window.tokens() or None
     return TokenizerInfo(tokenizer.kind, bos, eos, pad, unknown, tokenizer.template_source, context, added)

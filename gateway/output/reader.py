@@ -213,7 +213,7 @@ class OutputReader:
         return CallArguments(self.calls - 1, text)
 
 
-def told(pieces: Pieces[Result], part: Callable[[str], Part]) -> Steps[Result]:
+def as_parts(pieces: Pieces[Result], part: Callable[[str], Part]) -> Steps[Result]:
     """Yields each piece of text as a part of the answer."""
     while True:
         try:
@@ -224,7 +224,7 @@ def told(pieces: Pieces[Result], part: Callable[[str], Part]) -> Steps[Result]:
         yield None if piece is None else part(piece)
 
 
-def kept(pieces: Pieces[Result], into: list[str]) -> Generator[None, None, Result]:
+def into_list(pieces: Pieces[Result], into: list[str]) -> Generator[None, None, Result]:
     """Appends each piece of text to a list."""
     while True:
         try:
@@ -247,13 +247,13 @@ class ReadingParser:
 
     def push(self, text: str) -> Sequence[Part]:
         self._reader.push(text)
-        return self._told()
+        return self._next_parts()
 
     def flush(self, cut: bool = False) -> Sequence[Part]:
         self._reader.end_of_text(cut)
-        return self._told()
+        return self._next_parts()
 
-    def _told(self) -> list[Part]:
+    def _next_parts(self) -> list[Part]:
         parts: list[Part] = []
         for part in self._steps:
             if part is None:

@@ -24,13 +24,13 @@ def recognised(families: Sequence[ToolFormat], shown: ShownTools, token_id: Toke
         return None
     if (calls := shown.calls) is not None:
         return next((family for family in families if _reads(family, calls)), None)
-    told = (family for family in families if all(words in shown.source for words in family.words))
+    described = (family for family in families if all(words in shown.source for words in family.words))
     spelled = (
         family
         for family in families
         if len(family.markers) > 1 and not family.beside and all(token_id(text) is not None for text in family.markers)
     )
-    return next(told, None) or next(spelled, None)
+    return next(described, None) or next(spelled, None)
 
 
 def _reads(family: ToolFormat, calls: ShownCalls) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gateway.grammar.texts import literal
 from gateway.output.lark import LARK_HEAD, TokenId, up_to
 from gateway.output.parts import Reasoning
-from gateway.output.reader import Markers, OutputReader, Pieces, Steps, told
+from gateway.output.reader import Markers, OutputReader, Pieces, Steps, as_parts
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Thinking:
         if self.title:
             yield from reader.skip(self.title)
             yield from reader.space()
-        yield from told(_trimmed(reader.until(Markers(self.closing))), Reasoning)
+        yield from as_parts(_trimmed(reader.until(Markers(self.closing))), Reasoning)
         yield from reader.space()
 
     def before(self, grammar: str, prompt: str, token_id: TokenId) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from contracts.messages.sampling import Limits, Sampling
 from contracts.pooling import Pooling, PoolingTask
-from gateway.errors import APIError, invalid, not_offered, unavailable
+from gateway.errors import invalid, not_offered, unavailable
 from gateway.keys.caller import Caller
 from gateway.openai.admission import PromptAdmission
 from gateway.openai.bodies.schemas import CompletionRequest
@@ -21,21 +21,23 @@ FEATURE_BY_ENDPOINT = {
     "rerank": "reranking",
     "score": "scoring of texts",
 }
-"""The wanted result, by the end of a path."""
+"""What an endpoint offers, by the last part of its path."""
 
 Tokenize = Callable[[int, bool], list[list[int]]]
-"""Returns the tokens of all texts, up to a number of each: with True longer texts are cut, else `TooManyTokens`."""
+"""Called with a maximum of tokens per text: returns the token ids of each text.
+
+Longer texts are cut if the second argument is True, else `TooManyTokens` is raised."""
 
 
 async def pooling_of(
-    front: PromptAdmission, ready: Callable[[], bool], path: str, caller: Caller, task: PoolingTask | None
+    admission: PromptAdmission, ready: Callable[[], bool], path: str, caller: Caller, task: PoolingTask | None
 ) -> Pooling:
-    """Returns how the model pools, when it is loaded; while workers are `ready` they have told it.
+    """Waits until the model is loaded, and returns how it pools states, as its workers report.
 
-    Raises `APIError` if it answers chats, if it has another task than `task`, or while no worker has told it.
+    Raises `APIError` if no worker is `ready`, if the model answers chats, or if its task is not `task`.
     """
-    await front.loaded(caller)
-    pooling = front.pooling()
+    await admission.wait_for_model(caller)
+    pooling = admission.pooling()
     if pooling is None and not ready():
         raise unavailable("no worker is ready", "no_workers", 2.0)
     if pooling is None:
@@ -48,30 +50,36 @@ async def pooling_of(
 
 
 async def admitted(
-    front: PromptAdmission, body: PooledFields, texts: int, tokenize: Tokenize, size: int, param: str, caller: Caller
+    admission: PromptAdmission,
+    body: PooledFields,
+    texts: int,
+    tokenize: Tokenize,
+    size: int,
+    param: str,
+    caller: Caller,
 ) -> list[AdmittedPrompt]:
     """Returns the prompts of texts, `texts` in number and of `size` characters or ids together. Raises `APIError`."""
-    pooling, context = front.pooling(), front.window.tokens()
+    pooling, context = admission.pooling(), admission.window.tokens()
     cut = body.truncate_prompt_tokens
     most = context if cut is None or cut < 0 else min(cut, context)
     common = CompletionRequest(model=body.model, prompt="", priority=body.priority)
-    with front.room(common, min(texts, MAX_TEXTS_AT_ONCE)):
-        found = await front.work.run(lambda: tokenize(most, cut is not None), size, param, caller.party)
-        prompts = [_admitted(front, common, ids, param, caller) for ids in found]
+    with admission.reserve_answers(common, min(texts, MAX_TEXTS_AT_ONCE)):
+        found = await admission.work.run(lambda: tokenize(most, cut is not None), size, param, caller.tenant_share)
+        prompts = [_admitted(admission, common, ids, param, caller) for ids in found]
         if pooling is None or pooling.method != "last":  # a whole text is computed, whatever is cached
             return prompts
-        return [await front.with_keys(each, param, caller.party) for each in prompts]
+        return [await admission.with_keys(each, param, caller.tenant_share) for each in prompts]
 
 
 def _admitted(
-    front: PromptAdmission, body: CompletionRequest, ids: list[int], param: str, caller: Caller
+    admission: PromptAdmission, body: CompletionRequest, ids: list[int], param: str, caller: Caller
 ) -> AdmittedPrompt:
     if not ids:
         raise invalid(f"{param} has no tokens", param, "empty_prompt")
-    if len(ids) > front.window.tokens():  # a worker with a shorter context has come meanwhile
-        raise too_long(param, front.window.tokens(), len(ids))
+    if len(ids) > admission.window.tokens():  # a worker with a shorter context has come meanwhile
+        raise too_long(param, admission.window.tokens(), len(ids))
     return AdmittedPrompt(
-        prompt=front.prompt_of(body, ids, caller),
+        prompt=admission.prompt_of(body, ids, caller),
         sampling=GREEDY,
         limits=NO_TOKENS,
         objective=caller.objective,
@@ -98,8 +106,4 @@ def check_dimensions(pooling: Pooling, wanted: int | None, model: str) -> None:
     elif pooling.dimensions and wanted not in pooling.dimensions:
         problem = f"{model} has vectors of {', '.join(map(str, pooling.dimensions))}, and not of {wanted}"
     if problem is not None:
-        raise _refused(problem)
-
-
-def _refused(problem: str) -> APIError:
-    return invalid(f"dimensions: {problem}", "dimensions", "invalid_value")
+        raise invalid(f"dimensions: {problem}", "dimensions", "invalid_value")

@@ -10,7 +10,7 @@ from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 
 MAX_CUTS = 4
-"""Most cuts of a document's end: where texts meet, tokens of the parts and of the whole may differ."""
+"""Maximum number of times that a document's end is cut: the tokens of two joined texts may differ from the parts'."""
 ASKING_TEMPLATE = """<|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
 Note that the answer can only be "yes" or "no".<|im_end|>
@@ -24,30 +24,30 @@ Note that the answer can only be "yes" or "no".<|im_end|>
 </think>
 
 {# #}"""
-"""How Qwen3-Reranker is asked, by its own documentation."""
+"""The template of Qwen3-Reranker's own documentation."""
 
 
-def of_inputs(front: PromptAdmission, inputs: Sequence[Input]) -> Tokenize:
-    """Tokenizes texts with the tokens around them; token ids stay as they are."""
+def of_inputs(admission: PromptAdmission, inputs: Sequence[Input]) -> Tokenize:
+    """Tokenizes texts, with the special tokens around them. Inputs that are token ids stay unchanged."""
 
     def tokens(most: int, cuts: bool) -> list[list[int]]:
         return [
-            front.tokenizer.encode_text(each, None, most, cuts=cuts)
+            admission.tokenizer.encode_text(each, None, most, cuts=cuts)
             if isinstance(each, str)
-            else front.known(each[:most] if cuts else each, most, "input")
+            else admission.checked_ids(each[:most] if cuts else each, most, "input")
             for each in inputs
         ]
 
     return tokens
 
 
-def of_pairs(front: PromptAdmission, pairs: Sequence[tuple[str, str]], *, asks: bool) -> Tokenize:
-    """Tokenizes pairs of texts; of the second its end is cut.
+def of_pairs(admission: PromptAdmission, pairs: Sequence[tuple[str, str]], *, asks: bool) -> Tokenize:
+    """Tokenizes pairs of texts. In a pair that is too long, the end of the second text is cut.
 
-    A model that answers with a word (`asks`) sees a pair in its chat template, if that knows messages of the roles
-    query and document, or as Qwen3-Reranker does, if it has the tokens of ChatML.
+    A model whose logits of a word are the score (`asks`) gets a pair in its chat template, if the template has the
+    roles query and document, or in Qwen3-Reranker's template, if the vocabulary has the tokens of ChatML.
     """
-    tokenizer = front.tokenizer
+    tokenizer = admission.tokenizer
     template = _template(tokenizer) if asks else None
 
     def tokens(most: int, cuts: bool) -> list[list[int]]:
@@ -69,7 +69,7 @@ def _template(tokenizer: ModelTokenizer) -> ChatTemplate | None:
 def _fitting(
     tokenizer: ModelTokenizer, template: ChatTemplate, pair: tuple[str, str], cut: int | None, most: int
 ) -> list[int]:
-    """Returns a pair's tokens; with `cut` the document's end is left out until no more than that are left."""
+    """Returns a pair's tokens. With `cut`, the document loses its end until at most `cut` tokens remain."""
     query, document = pair
     render = _renderer(tokenizer, template, query)
     if cut is None:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from gateway.reports.exposition import shares
+from gateway.reports.exposition import worker_batches
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerRecord
 from infra.redis.worker_load import STEP_SIZES, StepTokens
@@ -16,7 +16,7 @@ _STEP_TOKEN_BUCKETS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
     """Yields tokens per step, KV caches, accepted draft tokens and ranks, each in parts of a few workers."""
-    parts = shares(worker.record for worker in workers)
+    parts = worker_batches(worker.record for worker in workers)
     yield from (_steps(model, records) for records in parts)
     yield from (_caches(model, records) for records in parts)
     yield from (_accepted(model, records) for records in parts)

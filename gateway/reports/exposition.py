@@ -15,13 +15,13 @@ TURN_S = 0.0004  # s of writing before other tasks get a turn
 WorkerT = TypeVar("WorkerT")
 
 
-def shares(workers: Iterable[WorkerT]) -> list[list[WorkerT]]:
+def worker_batches(workers: Iterable[WorkerT]) -> list[list[WorkerT]]:
     """Divides workers into groups whose samples are made at once; at least one group, which may be empty."""
     found = list(workers)
     return [found[begin : begin + WORKERS_PER_PIECE] for begin in range(0, len(found), WORKERS_PER_PIECE)] or [[]]
 
 
-class _One(Collector):
+class _SingleMetric(Collector):
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
 
@@ -45,12 +45,12 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
         for number, some in enumerate([*cut, *([later] if later else [])]):
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
             part.samples = [one._replace(labels={**one.labels, **more}) for one in some] if more else some
-            text = generate_latest(_One(part)).decode()
+            text = generate_latest(_SingleMetric(part)).decode()
             yield text.split("\n", 2)[2] if number or metric.name == last else text  # HELP and TYPE are written once
         last = metric.name
 
 
-async def in_turns(texts: Iterable[str]) -> str:
+async def joined_in_turns(texts: Iterable[str]) -> str:
     """Joins texts that are made lazily, with pauses for other tasks."""
     found, until = [], time.monotonic() + TURN_S
     for text in texts:

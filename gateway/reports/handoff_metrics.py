@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from gateway.reports.exposition import shares
+from gateway.reports.exposition import worker_batches
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerRecord
 
@@ -16,7 +16,7 @@ _Values = Mapping[tuple[str, ...], float]  # figures by the values of their labe
 
 def handoff_families(model: str, workers: Iterable[Worker]) -> Iterator[_Family]:
     """Yields all metrics of handoffs, as last reported, in parts of a few workers each."""
-    parts = shares(worker.record for worker in workers)
+    parts = worker_batches(worker.record for worker in workers)
     for kind, name, text, labels, values in _HANDOFF_FAMILIES:
         for records in parts:
             family = kind(name, text, labels=["model_name", "engine", "role", *labels])

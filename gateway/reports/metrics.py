@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from contracts.messages.wire import VERSION as PROTOCOL
 from contracts.version import BATON_VERSION
 from gateway.reports.choice_metrics import ChoiceMetrics
-from gateway.reports.exposition import in_turns, merged, pieces
-from gateway.reports.gaps import Gaps
+from gateway.reports.exposition import joined_in_turns, merged, pieces
+from gateway.reports.inter_token_latency import InterTokenLatency
 from gateway.reports.ownership import PageOwner
 from gateway.reports.predictions import Predictions
 from gateway.reports.role_metrics import RoleMetrics
@@ -25,6 +25,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 _BUILD_LABELS = ["version", "protocol", "python"]
+_READ_GAUGES = {
+    "baton:requests_waiting": "Requests in line for room, or for a moment at which they can keep their objective",
+    "baton:model_unloaded": "1 while the model is unloaded because it was idle; the next request loads it",
+    "baton:pairs_unreached": "Pairs of a gateway or prefill worker and a worker that it cannot connect to",
+}
+"""Gauges that are read from other parts of the gateway, with their help texts."""
 
 
 class Metrics:
@@ -53,7 +59,7 @@ class Metrics:
 
         self._ttft = histogram("vllm:time_to_first_token_seconds", "Receipt to first output token")
         gaps = "vllm:inter_token_latency_seconds"
-        self._gaps = Gaps(gaps, "Between two output tokens of a request", _TOKEN_BUCKETS_S, model)
+        self._gaps = InterTokenLatency(gaps, "Between two output tokens of a request", _TOKEN_BUCKETS_S, model)
         self._registry.register(self._gaps)
         self.gaps = self._gaps.observe  # counts output tokens by the seconds since the previous token
         self._tpot = histogram(
@@ -86,26 +92,10 @@ class Metrics:
         for role in ("prefill", "decode"):
             self._died.labels(model, role)
 
-    def count_waiting(self, count: Callable[[], float]) -> None:
-        """Adds the gauge of waiting requests; `count` is read at each scrape."""
-        text = "Requests in line for room, or for a moment at which they can keep their objective"
-        Gauge("baton:requests_waiting", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
-            count
-        )
-
-    def count_unloaded(self, count: Callable[[], float]) -> None:
-        """Adds the gauge of an unloaded model; `count` is read at each scrape."""
-        text = "1 while the model is unloaded because it was idle; the next request loads it"
-        Gauge("baton:model_unloaded", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
-            count
-        )
-
-    def count_unreached(self, count: Callable[[], float]) -> None:
-        """Adds the gauge of unreachable pairs of processes; `count` is read at each scrape."""
-        text = "Pairs of a gateway or prefill worker and a worker that it cannot connect to"
-        Gauge("baton:pairs_unreached", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
-            count
-        )
+    def add_gauge(self, name: str, read: Callable[[], float]) -> None:
+        """Adds one of `_READ_GAUGES`, whose value `read` returns at each scrape."""
+        gauge = Gauge(name, _READ_GAUGES[name], ["model_name"], registry=self._registry)
+        gauge.labels(self._model).set_function(read)
 
     def opened(self) -> None:
         self._in_progress.labels(self._model).inc()
@@ -157,10 +147,10 @@ class Metrics:
             self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
 
     async def own(self, more: Mapping[str, str]) -> str:
-        return await in_turns(pieces(self._registry, more))
+        return await joined_in_turns(pieces(self._registry, more))
 
     async def page(self, owner: PageOwner, gateways: Sequence[str] = ()) -> str:
         """Returns all metrics: the texts of `gateways`, or else this gateway's own, and those of workers it owns."""
-        own = await in_turns(merged(gateways)) if gateways else await self.own({})
+        own = await joined_in_turns(merged(gateways)) if gateways else await self.own({})
         of_workers = WorkerFigures(self._model, [worker for worker in self._workers if owner.owns(worker.record)])
-        return own + await in_turns(chain(pieces(of_workers, {}), pieces(self.roles.of_workers, {})))
+        return own + await joined_in_turns(chain(pieces(of_workers, {}), pieces(self.roles.of_workers, {})))

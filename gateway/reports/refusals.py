@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
 
-STRANGERS_LOG_INTERVAL_S = 60.0  # s between two lines about requests without a valid key
+UNAUTHENTICATED_LOG_INTERVAL_S = 60.0  # s between two lines about requests without a valid key
 log = logging.getLogger("baton.gateway")
 
 
@@ -23,8 +23,8 @@ class Refusals:
         self._metrics = metrics
         self._keyed = keyed
         self._clock = clock
-        self._strangers: Counter[str] = Counter()  # requests without a valid key since the last line, by code
-        self._told_at = -STRANGERS_LOG_INTERVAL_S
+        self._unauthenticated: Counter[str] = Counter()  # requests without a valid key since the last line, by code
+        self._logged_at = -UNAUTHENTICATED_LOG_INTERVAL_S
         self.counts: Counter[str] = Counter()  # requests answered with 429 or 503, by code
 
     def report(self, error: APIError, request: str, tenant: str = "") -> None:
@@ -32,7 +32,7 @@ class Refusals:
         self._metrics.tenants.refused(tenant, error.status, error.code or "error")
         code = self._count(error)
         if error.status == 401:
-            self._stranger(code)
+            self._count_unauthenticated(code)
             return
         # Messages about a client's mistake may repeat its words; messages about the server do not.
         why = f": {error.message}" if error.status >= 500 or error.status == 429 else ""
@@ -42,7 +42,7 @@ class Refusals:
     def report_connection(self, error: APIError, request: str) -> None:
         """Reports a refusal before the request, or its key, is known."""
         if self._keyed:
-            self._stranger(self._count(error))
+            self._count_unauthenticated(self._count(error))
         else:
             self.report(error, request)
 
@@ -50,10 +50,10 @@ class Refusals:
         """Logs the requests without a valid key every minute until cancelled, and once more then."""
         try:
             while True:
-                await asyncio.sleep(STRANGERS_LOG_INTERVAL_S)
-                self._tell()
+                await asyncio.sleep(UNAUTHENTICATED_LOG_INTERVAL_S)
+                self._log_unauthenticated()
         finally:
-            self._tell(last=True)
+            self._log_unauthenticated(last=True)
 
     def _count(self, error: APIError) -> str:
         code = error.code or "error"
@@ -61,15 +61,15 @@ class Refusals:
         self.counts[code] += error.refuses
         return code
 
-    def _stranger(self, code: str) -> None:
-        self._strangers[code] += 1
-        self._tell()
+    def _count_unauthenticated(self, code: str) -> None:
+        self._unauthenticated[code] += 1
+        self._log_unauthenticated()
 
-    def _tell(self, last: bool = False) -> None:
+    def _log_unauthenticated(self, last: bool = False) -> None:
         now = self._clock()
-        if not self._strangers or (now - self._told_at < STRANGERS_LOG_INTERVAL_S and not last):
+        if not self._unauthenticated or (now - self._logged_at < UNAUTHENTICATED_LOG_INTERVAL_S and not last):
             return
-        codes = ", ".join(f"{code} {count}" for code, count in self._strangers.items())
-        log.info("requests refused for lack of a valid key: %d (%s)", self._strangers.total(), codes)
-        self._strangers.clear()
-        self._told_at = now
+        codes = ", ".join(f"{code} {count}" for code, count in self._unauthenticated.items())
+        log.info("requests refused for lack of a valid key: %d (%s)", self._unauthenticated.total(), codes)
+        self._unauthenticated.clear()
+        self._logged_at = now

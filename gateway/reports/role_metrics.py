@@ -12,13 +12,13 @@ _Figure = tuple[str, str, Callable[[RoleStanding], float | None]]
 
 
 class _RoleFigures(Collector):
-    def __init__(self, model: str, told: "RoleMetrics", figures: list[_Figure]) -> None:
+    def __init__(self, model: str, source: "RoleMetrics", figures: list[_Figure]) -> None:
         self._model = model
-        self._told = told
+        self._source = source
         self._figures = figures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        standing = self._told.standing
+        standing = self._source.standing
         for name, text, of_role in self._figures:
             family = GaugeMetricFamily(name, text, labels=_ROLE_LABELS)
             for role, stands in (("prefill", standing.prefill), ("decode", standing.decode)):
@@ -28,7 +28,7 @@ class _RoleFigures(Collector):
 
 
 class RoleMetrics:
-    """The last seen figures of the roles: `own` collects this gateway's, `of_workers` the others."""
+    """Collectors of the last `standing`: `own` of what only this gateway knows, `of_workers` of the other figures."""
 
     def __init__(self, model: str) -> None:
         self.standing = Standing()

@@ -6,9 +6,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.reports.engine_metrics import engine_families
-from gateway.reports.exposition import shares
+from gateway.reports.exposition import worker_batches
 from gateway.reports.handoff_metrics import handoff_families
-from gateway.reports.worker_facts import fact_families
+from gateway.reports.worker_info import info_families
 from gateway.workers.worker import Worker
 from infra.redis.worker_load import WorkerLoad
 
@@ -25,7 +25,7 @@ class OwnSequences(Collector):
         self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
-        for some in shares(self._workers):
+        for some in worker_batches(self._workers):
             family = GaugeMetricFamily(
                 "baton:worker_sequences", "This gateway's, now in progress there", labels=_WORKER_LABELS
             )
@@ -44,14 +44,14 @@ class WorkerFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         workers = list(self._workers)
         for kind, name, text, of_worker in _OF_WORKER:
-            for some in shares(workers):
+            for some in worker_batches(workers):
                 yield self._family(kind(name, text, labels=_WORKER_LABELS), some, map(of_worker, some))
         for kind, name, text, of_load in _OF_LOAD:
-            for some in shares(workers):
+            for some in worker_batches(workers):
                 yield self._family(
                     kind(name, text, labels=_WORKER_LABELS), some, (of_load(one.record.load) for one in some)
                 )
-        yield from fact_families(self._model, workers)
+        yield from info_families(self._model, workers)
         yield from engine_families(self._model, workers)
         yield from handoff_families(self._model, workers)
 
@@ -91,7 +91,7 @@ _OF_LOAD: list[tuple[_Kind, str, str, Callable[[WorkerLoad], float]]] = [
     (
         CounterMetricFamily,
         "baton:decode_works",
-        "Sequences' shares of steps that decode, a token each and the guesses that came true",
+        "Sequences' worker_batches of steps that decode, a token each and the guesses that came true",
         lambda load: load.speculation.works,
     ),
     (

@@ -64,7 +64,7 @@ class OpenRequests:
         self._restless: dict[tuple[str, int], Stream] = {}  # the streams that every check includes
         self._looked = 0.0  # local time of the last check of all streams, s
         self._tasks = Tasks("requests in progress")
-        metrics.count_waiting(self.waiting)
+        metrics.add_gauge("baton:requests_waiting", self.waiting)
 
     def __len__(self) -> int:
         return len(self._streams)

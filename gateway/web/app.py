@@ -10,25 +10,25 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
-from gateway.errors import APIError, failed, not_offered, of_status
+from gateway.errors import APIError, error_of_status, failed, not_offered
 from gateway.service import Gateway
 from gateway.web.cross_origin import CrossOrigin, allow
+from gateway.web.middleware import RequestMiddleware
 from gateway.web.routes import (
     adapters,
     completions,
     docs,
-    facts,
     load_runs,
     messages,
     models,
     ollama,
     pooled,
     responses,
+    status,
     tokens,
 )
 from gateway.web.routes.absent import absent
 from gateway.web.serving import Serving
-from gateway.web.surface import Surface
 
 CHAT_ENDPOINT_GROUPS = (completions.endpoints, responses.endpoints, messages.endpoints)
 """Endpoints of models that answer chats."""
@@ -38,7 +38,7 @@ ENDPOINT_GROUPS = (
     tokens.endpoints,
     adapters.endpoints,
     models.endpoints,
-    facts.endpoints,
+    status.endpoints,
     load_runs.endpoints,
 )
 
@@ -61,7 +61,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
         if error.status_code in (404, 405) and (offer := absent(path)) is not None:
             return serving.refuse(request, not_offered(path, *offer))
         near = neighbour(path, lambda other: bool(taken(routes, {**request.scope, "path": other})))
-        refusal = serving.refuse(request, of_status(error.status_code, path, request.method, near))
+        refusal = serving.refuse(request, error_of_status(error.status_code, path, request.method, near))
         if error.status_code == 405:
             refusal.headers.update(allow(taken(routes, request.scope)))
         return refusal
@@ -76,7 +76,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
         redirect_slashes=False,
     )
     cross_origin = CrossOrigin(gateway.config.allow_origins)
-    return Surface(
+    return RequestMiddleware(
         app, gateway.holdings, cross_origin, lambda scope: taken(routes, scope), gateway.callers, serving.refuse
     )
 

@@ -38,8 +38,8 @@ PROBE_INTERVALS_S = (
 HOST_REGEX = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and port, both perhaps empty
 CONTINUE_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 PROBE_COMMENT = b": are you there?\n\n"  # between two events of a stream
-_failures = logging.getLogger("uvicorn.error.connection")
-_failures.setLevel(logging.ERROR)  # uvicorn also warns of bytes that are not HTTP, which any client may send
+_connection_log = logging.getLogger("uvicorn.error.connection")
+_connection_log.setLevel(logging.ERROR)  # uvicorn also warns of bytes that are not HTTP, which any client may send
 
 
 class ServerConfig(uvicorn.Config):
@@ -48,41 +48,43 @@ class ServerConfig(uvicorn.Config):
     def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], str], **settings: Any) -> None:
         super().__init__(app, http=HTTPConnection, ws="none", lifespan="off", **settings)
         self.open: Connections[HTTPConnection] = Connections(most)
-        self.refused = refused  # reports a refusal before a request is known, and returns its id
+        self.refused = refused  # reports a refusal of a request that has not been read, and returns its new id
 
 
 class HTTPConnection(HttpToolsProtocol):
+    """One connection of a client, which uvicorn's parser calls back with each part of a request."""
+
     def __init__(self, config: ServerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        self.logger = _failures
+        self.logger = _connection_log
         self.access_log = False  # uvicorn would log paths, which are clients' words
-        self._open = config.open
-        self._refused = config.refused
-        self._head = 0  # bytes of the head so far
+        self._connections = config.open
+        self._report_refusal = config.refused
+        self._head_bytes = 0  # of the request's line and headers so far
         self._in_head = False
         self._in_body = False
-        self._around = 0  # superfluous bytes around the chunks of the body so far
-        self._lacks_host = False  # the header Host is missing, repeated or invalid
+        self._framing_bytes = 0  # sizes and line ends around the body's chunks so far, beyond CHUNK_HEAD_BYTES each
+        self._bad_host = False  # the header Host is missing, repeated or invalid
         self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never two at once
         self._dropping = False  # further input is read and dropped
-        self._deaf = False  # the input was not HTTP, so its parser is not used any more
-        self._dropped = 0
+        self._ignores_input = False  # the input was not HTTP: the parser gets no more of it
+        self._dropped_bytes = 0
         self._keeps_alive = True  # after the last answer
         self._messages = 0
-        self._between = b""  # a harmless comment that may be written in the middle of the answer
+        self._probe_comment = b""  # may be written between two events of the answer; empty: nothing may
 
     # the connection -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self._open.opened(self):
+        if self._connections.opened(self):
             self._expect_head()
         else:
-            error = unavailable(f"{self._open.most} connections are open", "too_many_connections")
+            error = unavailable(f"{self._connections.most} connections are open", "too_many_connections")
             self._refuse(error, TURNED_AWAY_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._open.lost(self)
+        self._connections.lost(self)
         self._set_timer(None)
         super().connection_lost(exc)
 
@@ -91,21 +93,21 @@ class HTTPConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._dropping:
-            self._dropped += len(data)
-            if self._dropped > MAX_DROPPED_BYTES:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > MAX_DROPPED_BYTES:
                 self.transport.close()
                 return
-        if self._deaf:
+        if self._ignores_input:
             return
         if self._timer is None and self._idle():
             self._expect_head()  # an idle connection has ended with these bytes
         message = self._messages if self._in_body else None
         super().data_received(data)
         if message != self._messages:
-            self._around = 0  # part of the data was the head, so bytes around the body are unknown
+            self._framing_bytes = 0  # part of the data was the head, so bytes around the body are unknown
             return
-        self._around += len(data)
-        if self._in_body and self._around > MAX_HEAD_BYTES and not self._deaf:
+        self._framing_bytes += len(data)
+        if self._in_body and self._framing_bytes > MAX_HEAD_BYTES and not self._ignores_input:
             self.send_400_response("")
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -125,42 +127,42 @@ class HTTPConnection(HttpToolsProtocol):
     # the parser's callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._head = self._around = 0
+        self._head_bytes = self._framing_bytes = 0
         self._messages += 1
         self._in_head = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(url)
+        self._count_head(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(name + value)
+        self._count_head(name + value)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body = False, True
         self._set_timer(None)
-        self._open.busy(self)
+        self._connections.busy(self)
         hosts = [value for name, value in self.headers if name == b"host"]
-        self._lacks_host = self.parser.get_http_version() == "1.1" if not hosts else len(hosts) > 1
-        if self._lacks_host or not all(map(HOST_REGEX.fullmatch, hosts)):
-            self._lacks_host = True
+        self._bad_host = self.parser.get_http_version() == "1.1" if not hosts else len(hosts) > 1
+        if self._bad_host or not all(map(HOST_REGEX.fullmatch, hosts)):
+            self._bad_host = True
             raise ValueError("no host")
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        self._around -= CHUNK_HEAD_BYTES
+        self._framing_bytes -= CHUNK_HEAD_BYTES
 
     def on_body(self, body: bytes) -> None:
-        self._around -= len(body)
+        self._framing_bytes -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_body = False
         super().on_message_complete()
         if self._dropping:
-            self._dropping, self._dropped = False, 0
+            self._dropping, self._dropped_bytes = False, 0
             self._set_timer(None)
             if not self._keeps_alive:
                 self.transport.close()
@@ -171,6 +173,8 @@ class HTTPConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, cast(Any, self._answering(cycle, app)))
 
     def _answering(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+        """Returns the application with a `send` that adapts uvicorn's `cycle` to the additions of this module."""
+
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             scope["extensions"] = {SCOPE_EXTENSION: BodyWriter(cycle, chunked=scope["http_version"] != "1.0")}
 
@@ -179,7 +183,7 @@ class HTTPConnection(HttpToolsProtocol):
                 if cycle.waiting_for_100_continue:
                     cycle.keep_alive = False  # it is unknown whether the body will come
                 if message["type"] == "http.response.start":
-                    self._between = _between(message["headers"], chunked=scope["http_version"] != "1.0")
+                    self._probe_comment = _comment_for(message["headers"], chunked=scope["http_version"] != "1.0")
                 if scope["http_version"] == "1.0":
                     # Neither chunks nor a length: the connection's end ends the body.
                     cycle.chunked_encoding = False
@@ -199,7 +203,7 @@ class HTTPConnection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._idle():  # a pipelined request is next
             return
-        self._open.kept(self)
+        self._connections.kept(self)
         if self.cycle.more_body:
             self._drop(self._keeps_alive)
         elif self._in_head:
@@ -207,20 +211,20 @@ class HTTPConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuses input that is not HTTP, or too much of it; uvicorn's sentence is not used."""
-        if self._head > MAX_HEAD_BYTES:
+        if self._head_bytes > MAX_HEAD_BYTES:
             error = APIError(
                 431, f"the request's headers have more than {MAX_HEAD_BYTES} bytes", code="headers_too_large"
             )
-        elif self._around > MAX_HEAD_BYTES:
+        elif self._framing_bytes > MAX_HEAD_BYTES:
             error = invalid(f"there are more than {MAX_HEAD_BYTES} bytes around the body's chunks", code="invalid_http")
-        elif self._lacks_host:
+        elif self._bad_host:
             error = invalid("an HTTP/1.1 request has one header Host: a host, perhaps with a port", code="invalid_host")
         else:
             error = invalid("this is not an HTTP request", code="invalid_http")
         self._refuse(error)
 
     def _refuse(self, error: APIError, seconds: float = DROP_TIMEOUT_S) -> None:
-        cycle, self._deaf = self.cycle, True
+        cycle, self._ignores_input = self.cycle, True
         if not self._idle():
             if not cycle.more_body:  # invalid input after a complete request: that request gets its answer
                 cycle.keep_alive = False
@@ -233,7 +237,7 @@ class HTTPConnection(HttpToolsProtocol):
             id = cycle.scope["state"].get("id", "")  # the application reports it
             shaped = error.body_for(api_of(cycle.scope["path"]), id)
         else:
-            id = self._refused(error)
+            id = self._report_refusal(error)
             shaped = error.body()
         body = msgspec.json.encode(shaped)
         headers = {**error.headers(), **({"x-request-id": id} if id else {})}
@@ -279,18 +283,18 @@ class HTTPConnection(HttpToolsProtocol):
         cycle = self.cycle
         if not (self.pipeline or self.flow.write_paused):
             before = CONTINUE_RESPONSE if cycle.scope["http_version"] != "1.0" else b""
-            self.transport.write(self._between if cycle.response_started else before)
+            self.transport.write(self._probe_comment if cycle.response_started else before)
         wait = PROBE_INTERVALS_S[min(number, len(PROBE_INTERVALS_S) - 1)]
         self._set_timer(self.loop.call_later(wait, self._probe, number + 1))
 
-    def _count(self, part: bytes) -> None:
-        self._head += len(part)
-        if self._head > MAX_HEAD_BYTES:
+    def _count_head(self, part: bytes) -> None:
+        self._head_bytes += len(part)
+        if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError("headers too large")
 
 
-def _between(headers: Iterable[tuple[bytes, bytes]], chunked: bool) -> bytes:
-    """Returns a comment for an answer of server-sent events, and nothing for other answers."""
+def _comment_for(headers: Iterable[tuple[bytes, bytes]], chunked: bool) -> bytes:
+    """Returns the bytes of a comment within an answer of server-sent events; empty for other answers."""
     if not any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
         return b""
     return b"%x\r\n%b\r\n" % (len(PROBE_COMMENT), PROBE_COMMENT) if chunked else PROBE_COMMENT

@@ -1,4 +1,4 @@
-"""What all endpoints have in common: reading requests, and answering them whole or with events."""
+"""The steps that all endpoints share: reading a body, and answering whole or with a stream of events."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -8,17 +8,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contracts.pooling import Pooling, PoolingTask
 from gateway.errors import APIError, api_of
 from gateway.keys.caller import Caller
-from gateway.openai.admitted import Admitted
+from gateway.openai.admitted_request import AdmittedRequest
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, send_events
 from gateway.openai.bodies.unknown_fields import IgnoredFieldsLog, UnknownFields
 from gateway.openai.context_window import MAX_VALUES_WITHOUT_IDS
+from gateway.pooled.admission import pooling_of
 from gateway.pooled.results import pooled_results
 from gateway.reports.traces import RequestTrace
 from gateway.requests.holdings import Holdings
-from gateway.requests.request import Request as Open
+from gateway.requests.request import Request as OpenRequest
 from gateway.requests.sample import AdmittedPrompt
 from gateway.service import Gateway
 from gateway.web.body import BodyReader
@@ -34,6 +36,8 @@ Body = TypeVar("Body")
 
 
 class Serving:
+    """Reads and answers the requests of one gateway."""
+
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._bodies = BodyReader(gateway.config.max_body, gateway.config.body_memory)
@@ -47,25 +51,24 @@ class Serving:
         """
         gateway = self.gateway
         gateway.limiter.check(caller(request))
-        values = gateway.front().window.body_values() if ids else MAX_VALUES_WITHOUT_IDS
+        values = gateway.ready_admission().window.body_values() if ids else MAX_VALUES_WITHOUT_IDS
         unknown = UnknownFields(gateway.config.unknown_fields == "ignore")
         body = await self._bodies.read(request, lambda written: parse(written, unknown), values)
         if ignored := unknown.report():
-            request.state.told[IGNORED_FIELDS_HEADER] = ", ".join(ignored)
+            request.state.answer_headers[IGNORED_FIELDS_HEADER] = ", ".join(ignored)
             self._ignored.log(ignored)
         return body
 
     async def admit(self, request: Request, tokens: int | None = None) -> None:
         """Counts a request against its key's limits; `tokens` is None if it needs no worker. Raises `APIError`."""
-        request.state.told.update(await holdings(request).admit(caller(request), tokens))
+        request.state.answer_headers.update(await holdings(request).admit(caller(request), tokens))
 
     async def answer(
         self,
         request: Request,
-        admitted: Admitted,
-        received: float,
+        admitted: AdmittedRequest,
         streaming: bool,
-        shape: Callable[[list[Open]], Shaper],
+        shape: Callable[[list[OpenRequest]], Shaper],
         media: str = EVENTS_MEDIA,
     ) -> Response:
         """Answers admitted prompts, whole or with a stream of type `media`, through the shaper that `shape` returns.
@@ -74,9 +77,9 @@ class Serving:
         """
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
         await self.admit(request, tokens)
-        trace = self._trace(request, received)
+        trace = self._trace(request)
         try:
-            opening = holdings(request).open(admitted.prompts, received, streaming, trace)
+            opening = holdings(request).open(admitted.prompts, received(request), streaming, trace)
             open = await until_gone(request.receive, opening)  # the requests may have to wait for their turn
         except ClientGone:
             return Response(status_code=STATUS_CLIENT_GONE)
@@ -98,14 +101,13 @@ class Serving:
         self,
         request: Request,
         prompts: Sequence[AdmittedPrompt],
-        received: float,
         answer: Callable[[list[bytes]], Iterable[bytes]],
     ) -> Response:
         """Answers with the pieces that `answer` makes of the prompts' results, fp32. Raises `APIError`."""
         await self.admit(request, sum(prompt.reserved for prompt in prompts))
-        trace = self._trace(request, received)
+        trace = self._trace(request)
         try:
-            asking = pooled_results(holdings(request), prompts, received, trace)
+            asking = pooled_results(holdings(request), prompts, received(request), trace)
             open = await until_gone(request.receive, asking)
             vectors = [one.samples[0].vector for one in open]
             return PiecedAnswer(answer(vectors), server_timing(open))
@@ -114,15 +116,21 @@ class Serving:
         finally:
             holdings(request).end()
 
-    def _trace(self, request: Request, received: float) -> RequestTrace | None:
+    async def pooling(self, request: Request, task: PoolingTask | None = None) -> Pooling:
+        """Returns how the model pools the states of a text, for `task` if given. Raises `APIError` if it does not."""
+        ready = self.gateway.workers.ready
+        return await pooling_of(self.gateway.ready_admission(), ready, request.scope["path"], caller(request), task)
+
+    def _trace(self, request: Request) -> RequestTrace | None:
         """Begins the request's trace, if it is sampled, and names its position to the client."""
         traces = self.gateway.traces
-        trace = traces.begin(request.headers, f"POST {request.scope['path']}", received) if traces is not None else None
+        name = f"POST {request.scope['path']}"
+        trace = traces.begin(request.headers, name, received(request)) if traces is not None else None
         if trace is not None:
-            request.state.told.update(trace.headers())
+            request.state.answer_headers.update(trace.headers())
         return trace
 
-    async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
+    async def whole(self, request: Request, open: list[OpenRequest], answer: Coroutine[Any, Any, Any]) -> Response:
         """Answers with the body that `answer` returns, and ends the request's holdings. Raises `APIError`."""
         try:
             body = await until_gone(request.receive, answer)
@@ -146,6 +154,12 @@ class Serving:
 def caller(request: Request) -> Caller:
     found: Caller = request.state.caller
     return found
+
+
+def received(request: Request) -> float:
+    """Returns the local time in s at which the request's headers were here."""
+    time: float = request.state.received
+    return time
 
 
 def holdings(request: Request) -> Holdings:

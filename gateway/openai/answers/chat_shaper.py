@@ -14,7 +14,7 @@ from gateway.openai.answers.logprobs import ScoredTokens, chat_logprobs
 from gateway.openai.answers.replies import KEEP_ALIVE_COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.answers.thought_counter import ThoughtCounter
-from gateway.openai.bodies.continuation import echoed
+from gateway.openai.bodies.continuation import echoed_beginning
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
 from gateway.requests.request import Request
@@ -36,7 +36,7 @@ class ChatShaper:
         self._legacy = body.functions is not None
         self._all = self._answers.wants_all or self._top is not None
         self._thinks = thought_end is not None
-        self._echoed = echoed(body)
+        self._echoed = echoed_beginning(body)
         self._hides_thoughts = body.include_reasoning is False
         self._thoughts = ThoughtCounter(thought_end, self._answers.choices)
         self._texts = [TextTemplate(partial(self._content, choice)) for choice in range(self._answers.choices)]

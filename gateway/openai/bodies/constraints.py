@@ -5,7 +5,7 @@ from functools import partial
 from checkpoints.grammars import GrammarError
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
-from gateway.grammar.forms import ASSUMED_SCHEMA_CHARS, Form, Work, grammar_of
+from gateway.grammar.forms import ASSUMED_SCHEMA_CHARS, AnswerForm, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
 from infra.fair_queueing.turns import NO_TENANT, TenantShare
@@ -27,20 +27,24 @@ class AnswerConstraints:
         self._work = work
 
     async def grammar(
-        self, form: Form | None, use: ToolUse | None = None, tail: str | None = None, party: TenantShare = NO_TENANT
+        self,
+        form: AnswerForm | None,
+        use: ToolUse | None = None,
+        tail: str | None = None,
+        share: TenantShare = NO_TENANT,
     ) -> str:
         """Returns the grammar of an answer, or "". With the `tail` of a prompt, the grammar allows thoughts first.
 
         Raises `APIError` for impossible constraints. For optional tools that are not strict, such constraints are
         dropped.
         """
-        grammar = "" if form is None else await grammar_of(form, self._grammars, self._work, party)
+        grammar = "" if form is None else await grammar_of(form, self._grammars, self._work, share)
         param = form.param if form else "tools"
         try:
             if tail is not None:
                 size = size_of_tools(len(use.tools)) if use is not None else 0
-                grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools", party)
-            return await self._grammars.checked(grammar, param, party=party) if grammar else ""
+                grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools", share)
+            return await self._grammars.checked(grammar, param, share=share) if grammar else ""
         except (APIError, GrammarError) as error:
             if isinstance(error, GrammarError):
                 error = invalid(f"tools: {error}", "tools", "grammar_too_complex")

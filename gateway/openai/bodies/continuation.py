@@ -13,7 +13,7 @@ class PromptEnd(NamedTuple):
     continues: bool
 
 
-def begins_answer(body: ChatRequest) -> PromptEnd:
+def prompt_end(body: ChatRequest) -> PromptEnd:
     """Returns how the prompt ends. Raises `APIError` for a message that cannot be continued."""
     if not body.continue_final_message:
         if body.echo:
@@ -29,6 +29,6 @@ def begins_answer(body: ChatRequest) -> PromptEnd:
     return PromptEnd(answer=False, continues=True)
 
 
-def echoed(body: ChatRequest) -> str:
+def echoed_beginning(body: ChatRequest) -> str:
     """Returns the beginning of the message that the answer continues, if the answer is to repeat it."""
     return (body.messages[-1].text() or "") if body.echo and body.continue_final_message else ""

@@ -19,8 +19,9 @@ def last_tokens(prompt: list[int], left: int | None, room: int) -> list[int]:
 def without_oldest(messages: Sequence[Message], tokens_of: Callable[[Sequence[Message]], list[int]]) -> list[int]:
     """Returns the tokens of the conversation without as few of its oldest turns as possible.
 
-    Instructions stay, and the conversation begins with a message of the user. `tokens_of` raises `TooManyTokens` for a
-    conversation that is too long, as this does if the last turn is. It is called for a logarithm of the turns.
+    Instructions stay, and the remaining conversation begins with a message of the user. `tokens_of` raises
+    `TooManyTokens` for messages that are too long; a binary search calls it for a logarithm of the number of turns.
+    Raises `TooManyTokens` if the last turn alone is too long.
     """
     try:
         return tokens_of(messages)

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Container, Generator
 
-from gateway.output.reader import OutputReader, Pieces, Steps, kept, told
+from gateway.output.reader import OutputReader, Pieces, Steps, as_parts, into_list
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
@@ -61,7 +61,7 @@ def call_object(
                 if early is None:
                     return CallOutcome.NOTHING
         else:  # an id or another additional member
-            yield from kept(value(reader), [])
+            yield from into_list(value(reader), [])
         yield from reader.space()
         if (yield from reader.skip(",")):
             continue
@@ -94,7 +94,7 @@ def arguments_value(reader: OutputReader, name: str) -> Steps[CallOutcome]:
     if not (yield from reader.comes("{")):
         return CallOutcome.NOTHING
     yield reader.begin(name)
-    return CallOutcome.CALL if (yield from told(value(reader), reader.arguments)) else CallOutcome.BROKEN
+    return CallOutcome.CALL if (yield from as_parts(value(reader), reader.arguments)) else CallOutcome.BROKEN
 
 
 def value(reader: OutputReader) -> Pieces[bool]:
@@ -119,7 +119,7 @@ def string(reader: OutputReader) -> Generator[None, None, str | None]:
     if not (yield from reader.comes('"')):
         return None
     pieces: list[str] = []
-    if not (yield from kept(_quoted(reader), pieces)):
+    if not (yield from into_list(_quoted(reader), pieces)):
         return None
     return _decoded("".join(pieces))
 
@@ -142,7 +142,7 @@ def _colon(reader: OutputReader) -> Generator[None, None, bool]:
 def _whole_arguments(reader: OutputReader) -> Generator[None, None, str | None]:
     """Returns arguments that cannot be streamed: before the name, null, or JSON in a string."""
     pieces: list[str] = []
-    if not (yield from kept(value(reader), pieces)):
+    if not (yield from into_list(value(reader), pieces)):
         return None
     text = "".join(pieces)
     if text.startswith('"'):

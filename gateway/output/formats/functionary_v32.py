@@ -10,7 +10,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import CallOutcome, arguments_value
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, up_to
-from gateway.output.reader import Markers, OutputReader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Steps, as_parts, into_list
 from gateway.output.tools import Tool, ToolUse
 
 TO, ALL = ">>>", "all"
@@ -24,7 +24,7 @@ def _read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
     while found:
         outcome = yield from _addressed(reader)
         if outcome is CallOutcome.BROKEN:
-            found = yield from told(reader.until(_TO), reader.arguments)
+            found = yield from as_parts(reader.until(_TO), reader.arguments)
         else:
             if outcome is CallOutcome.NOTHING:
                 yield from reader.give_up()
@@ -35,7 +35,7 @@ def _read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
 def _addressed(reader: OutputReader) -> Steps[CallOutcome]:
     """Reads a recipient, and the arguments if it is a tool. Content for `all` is left unread."""
     words: list[str] = []
-    if (yield from kept(reader.until(_NAME_ENDS), words)) == TO:
+    if (yield from into_list(reader.until(_NAME_ENDS), words)) == TO:
         reader.unread(TO)
         return CallOutcome.NOTHING
     name = "".join(words).strip()

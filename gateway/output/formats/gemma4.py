@@ -28,7 +28,7 @@ from gateway.output.lark import (
     start,
     up_to,
 )
-from gateway.output.reader import Markers, OutputReader, Pieces, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Pieces, Steps, as_parts, into_list
 from gateway.output.tools import Tool, ToolUse
 
 OPEN, CLOSE, QUOTE, CALL = "<|tool_call>", "<tool_call|>", '<|"|>', "call:"
@@ -47,7 +47,7 @@ def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         reader.attempt(found)
         outcome = yield from _call(reader)
         if outcome is CallOutcome.BROKEN:
-            end = yield from told(reader.until(_ENDS), reader.arguments)
+            end = yield from as_parts(reader.until(_ENDS), reader.arguments)
             found = end if end == OPEN else (yield from reader.content(_OPEN))
             continue
         if outcome is CallOutcome.NOTHING:
@@ -62,13 +62,13 @@ def _call(reader: OutputReader) -> Steps[CallOutcome]:
     words: list[str] = []
     if not (yield from reader.skip(CALL)):
         return CallOutcome.NOTHING
-    end = yield from kept(reader.until(_NAME_END), words)
+    end = yield from into_list(reader.until(_NAME_END), words)
     name = "".join(words).strip()
     if end != "{" or len(name.split()) != 1:
         reader.unread(end)
         return CallOutcome.NOTHING
     yield reader.begin(name)
-    return CallOutcome.CALL if (yield from told(_members(reader), reader.arguments)) else CallOutcome.BROKEN
+    return CallOutcome.CALL if (yield from as_parts(_members(reader), reader.arguments)) else CallOutcome.BROKEN
 
 
 class _Next(enum.Enum):
@@ -113,7 +113,7 @@ def _key(reader: OutputReader) -> Pieces[bool]:
     """Yields a name, quoted or bare, as JSON. A name without a colon is yielded unchanged."""
     words: list[str] = []
     if (yield from reader.skip(QUOTE)):
-        yield from kept(reader.until(_QUOTE), words)
+        yield from into_list(reader.until(_QUOTE), words)
     else:
         words.append((yield from reader.word(_KEY_END)))
     yield from reader.space()

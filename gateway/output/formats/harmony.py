@@ -15,7 +15,7 @@ from gateway.output.formats.call_object import NO_ARGUMENTS
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, up_to
 from gateway.output.parts import Content, Reasoning
-from gateway.output.reader import Markers, OutputReader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Steps, as_parts, into_list
 from gateway.output.thinking import Thinking
 from gateway.output.tools import Tool, ToolUse
 
@@ -62,7 +62,7 @@ def _begun(prompt: str) -> str:
 def _header(reader: OutputReader, begin: str) -> Steps[str]:
     """Returns a message's header, or "" if the text is no header: then it is content."""
     words = [begin]
-    end = yield from kept(reader.until(_HEADER_ENDS), words)
+    end = yield from into_list(reader.until(_HEADER_ENDS), words)
     if end == MESSAGE:
         return "".join(words)
     reader.unread(end)
@@ -78,7 +78,7 @@ def _body(reader: OutputReader, header: str, use: ToolUse | None) -> Steps[str]:
         if name and (name != recipient[1] or any(tool.name == name for tool in use.tools)):
             return (yield from _call(reader, name))
     thought = channel is not None and channel[1] == ANALYSIS
-    return (yield from told(reader.until(_BODY_ENDS), Reasoning if thought else Content))
+    return (yield from as_parts(reader.until(_BODY_ENDS), Reasoning if thought else Content))
 
 
 def _call(reader: OutputReader, name: str) -> Steps[str]:
@@ -87,7 +87,7 @@ def _call(reader: OutputReader, name: str) -> Steps[str]:
     if first:
         yield reader.arguments(NO_ARGUMENTS)
         return first
-    return (yield from told(reader.until(_BODY_ENDS), reader.arguments))
+    return (yield from as_parts(reader.until(_BODY_ENDS), reader.arguments))
 
 
 # constraining ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import CallOutcome, call_object, keyed_call_object
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, start
-from gateway.output.reader import Markers, OutputReader, Steps, told
+from gateway.output.reader import Markers, OutputReader, Steps, as_parts
 from gateway.output.tools import Tool, ToolUse
 
 
@@ -57,7 +57,7 @@ def _read(reader: OutputReader, form: JsonCalls, opening: Markers, ends: Markers
         yield from reader.space()
         outcome = yield from _calls(reader, form)
         if outcome is CallOutcome.BROKEN:
-            end = yield from told(reader.until(ends), reader.arguments)
+            end = yield from as_parts(reader.until(ends), reader.arguments)
             found = end if end == form.opening else (yield from reader.content(opening))
             continue
         if outcome is CallOutcome.NOTHING:

@@ -13,7 +13,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import CallOutcome, call_object
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, up_to
-from gateway.output.reader import Markers, OutputReader, Steps, told
+from gateway.output.reader import Markers, OutputReader, Steps, as_parts
 from gateway.output.tools import Tool, ToolUse
 
 PYTHON_TAG = "<|python_tag|>"
@@ -41,7 +41,7 @@ def _calls(reader: OutputReader, known: Container[str] | None) -> Steps[str]:
     while True:
         outcome = yield from call_object(reader, known)
         if outcome is CallOutcome.BROKEN:
-            return (yield from told(reader.until(_PYTHON_TAG_MARKER), reader.arguments))
+            return (yield from as_parts(reader.until(_PYTHON_TAG_MARKER), reader.arguments))
         if outcome is CallOutcome.NOTHING:
             yield from reader.give_up()
             return (yield from reader.content(_PYTHON_TAG_MARKER))

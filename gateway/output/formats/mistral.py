@@ -12,7 +12,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import CallOutcome, arguments_value, call_object
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, start
-from gateway.output.reader import Markers, OutputReader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Steps, as_parts, into_list
 from gateway.output.tools import Tool, ToolUse
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -32,7 +32,7 @@ def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         else:
             outcome = yield from _named(reader)
         if outcome is CallOutcome.BROKEN:
-            found = yield from told(reader.until(_CALLS), reader.arguments)
+            found = yield from as_parts(reader.until(_CALLS), reader.arguments)
             continue
         if outcome is CallOutcome.NOTHING:
             yield from reader.give_up()
@@ -55,10 +55,10 @@ def _array(reader: OutputReader) -> Steps[CallOutcome]:
 
 def _named(reader: OutputReader) -> Steps[CallOutcome]:
     words: list[str] = []
-    mark = yield from kept(reader.until(_NAME_END), words)
+    mark = yield from into_list(reader.until(_NAME_END), words)
     name = "".join(words).strip()
     if mark == CALL_ID:
-        mark = yield from kept(reader.until(_ARGS), [])
+        mark = yield from into_list(reader.until(_ARGS), [])
     if mark == "{":
         reader.unread(mark)
     if mark not in (ARGS, "{") or not name or len(name.split()) > 1:

@@ -13,7 +13,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import CallOutcome, arguments_value
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, start
-from gateway.output.reader import Markers, OutputReader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Steps, as_parts, into_list
 from gateway.output.tools import Tool, ToolUse
 
 CODE_FENCE = "```"
@@ -67,7 +67,7 @@ class _Reading:
             reader.attempt(found)
             outcome = yield from self._call(reader, found)
             if outcome is CallOutcome.BROKEN:
-                end = yield from told(reader.until(self._call_ends), reader.arguments)
+                end = yield from as_parts(reader.until(self._call_ends), reader.arguments)
                 if end == form.call_end:
                     yield from reader.end(*filter(None, (form.section_end,)))
                 found = end if end == form.call else (yield from reader.content(self._open))
@@ -98,7 +98,7 @@ class _Reading:
 def _word(reader: OutputReader, ends: Markers, *good: str) -> Steps[str | None]:
     """Returns a word that one of `good` ends, or None."""
     words: list[str] = []
-    end = yield from kept(reader.until(ends), words)
+    end = yield from into_list(reader.until(ends), words)
     if end and (end not in good or end in "\n{"):
         reader.unread(end)
     word = "".join(words).strip()

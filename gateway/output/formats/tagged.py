@@ -22,7 +22,7 @@ from gateway.output.lark import (
     schema,
     up_to,
 )
-from gateway.output.reader import Markers, OutputReader, Pieces, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Pieces, Steps, as_parts, into_list
 from gateway.output.tools import Tool, ToolUse
 
 
@@ -80,7 +80,7 @@ def _key(reader: OutputReader, tags: ArgumentTags) -> Steps[tuple[str | None, fr
     words: list[str] = []
     if not (yield from reader.skip(tags.key)):
         return None, nothing
-    if not (yield from kept(reader.until(Markers(tags.key_end)), words)):
+    if not (yield from into_list(reader.until(Markers(tags.key_end)), words)):
         return None, nothing
     before = tuple(filter(None, (tags.value, tags.text, tags.json)))
     if not before:
@@ -101,12 +101,12 @@ def _value(reader: OutputReader, types: frozenset[str], tags: ArgumentTags) -> S
         pieces = _without_last_break(pieces)
     if types == {STRING_TYPE}:
         yield reader.arguments('"')
-        whole = yield from told(pieces, lambda piece: reader.arguments(json.dumps(piece, ensure_ascii=False)[1:-1]))
+        whole = yield from as_parts(pieces, lambda piece: reader.arguments(json.dumps(piece, ensure_ascii=False)[1:-1]))
         if whole:
             yield reader.arguments('"')
         return bool(whole)
     words: list[str] = []
-    whole = yield from kept(pieces, words)
+    whole = yield from into_list(pieces, words)
     if words or whole:
         yield reader.arguments(as_json("".join(words), types) if whole else "".join(words))
     return bool(whole)

@@ -15,7 +15,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.tagged import ArgumentTags, argument_rules, read_arguments
 from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import LARK_HEAD, TokenId, either, mark, start
-from gateway.output.reader import Markers, OutputReader, Steps, kept
+from gateway.output.reader import Markers, OutputReader, Steps, into_list
 from gateway.output.tools import ToolUse
 
 
@@ -67,7 +67,7 @@ def _call(reader: OutputReader, use: ToolUse, form: TaggedCalls, found: str, nam
             return False
     yield from reader.space()
     words: list[str] = []
-    named = yield from kept(reader.until(name_end), words)
+    named = yield from into_list(reader.until(name_end), words)
     name = "".join(words).strip()
     if not form.name_end:
         reader.unread(named)

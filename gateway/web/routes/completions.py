@@ -1,7 +1,5 @@
 """OpenAI's chat completions and text completions."""
 
-import time
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +9,7 @@ from gateway.openai.answers.completion_shaper import CompletionShaper
 from gateway.openai.bodies.parameters import ALIASES, CHAT_ALIASES, CHAT_PARAMETERS, COMPLETION_PARAMETERS
 from gateway.openai.bodies.parsing import parse_chat, parse_completion
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
-from gateway.requests.request import Request as Open
+from gateway.requests.request import Request as OpenRequest
 from gateway.web.endpoint import Endpoint
 from gateway.web.serving import Serving, caller
 
@@ -20,26 +18,26 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     gateway = serving.gateway
 
     async def chat(request: Request) -> Response:
-        received = time.monotonic()
         body = await serving.read(request, parse_chat)
-        front = gateway.front()
-        admitted = await front.chat(body, caller(request))
+        admission = gateway.ready_admission()
+        admitted = await admission.chat(body, caller(request))
 
-        def shape(requests: list[Open]) -> ChatShaper:
-            return ChatShaper(body.model or gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
+        def shape(requests: list[OpenRequest]) -> ChatShaper:
+            return ChatShaper(
+                body.model or gateway.model, body, requests, admission.tokenizer.bytes_of, admission.thought_end
+            )
 
-        return await serving.answer(request, admitted, received, bool(body.stream), shape)
+        return await serving.answer(request, admitted, bool(body.stream), shape)
 
     async def completion(request: Request) -> Response:
-        received = time.monotonic()
         body = await serving.read(request, parse_completion, ids=True)
-        front = gateway.front()
-        admitted = await front.completion(body, caller(request))
+        admission = gateway.ready_admission()
+        admitted = await admission.completion(body, caller(request))
 
-        def shape(requests: list[Open]) -> CompletionShaper:
-            return CompletionShaper(body.model or gateway.model, body, requests, front.tokenizer)
+        def shape(requests: list[OpenRequest]) -> CompletionShaper:
+            return CompletionShaper(body.model or gateway.model, body, requests, admission.tokenizer)
 
-        return await serving.answer(request, admitted, received, bool(body.stream), shape)
+        return await serving.answer(request, admitted, bool(body.stream), shape)
 
     return [
         Endpoint(

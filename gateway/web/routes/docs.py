@@ -95,11 +95,13 @@ def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
     api = OpenAPI(described)
 
     async def openapi(request: Request) -> Response:
-        front = gateway.admission
+        admission = gateway.admission
         models = (*gateway.names, *(name for name in gateway.workers.adapters() if name not in gateway.names))
         limits = ServerLimits(models, samples=gateway.config.max_samples)
-        if front is not None:
-            limits = ServerLimits(models, front.tokenizer.vocabulary, front.window.tokens(), gateway.config.max_samples)
+        if admission is not None:
+            limits = ServerLimits(
+                models, admission.tokenizer.vocabulary, admission.window.tokens(), gateway.config.max_samples
+            )
         left_out = "texts" if gateway.workers.pooling() is None else "chats"
         return reply(api.document(limits, left_out))
 

@@ -1,7 +1,5 @@
 """Anthropic's Messages API."""
 
-import time
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,11 +8,11 @@ from gateway.anthropic.events import Event, MessageAnswer, TokenCount
 from gateway.anthropic.schemas import CountTokensRequest, MessagesRequest
 from gateway.anthropic.shaper import MessageShaper
 from gateway.anthropic.translation import ANTHROPIC_FIELD_NAMES, chat_of
-from gateway.errors import named
+from gateway.errors import renamed_fields
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.unknown_fields import UnknownFields
-from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
-from gateway.requests.request import Request as Open
+from gateway.openai.tokens import counted_tokens
+from gateway.requests.request import Request as OpenRequest
 from gateway.web.endpoint import Endpoint
 from gateway.web.serving import Serving, caller, reply
 
@@ -23,23 +21,20 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     gateway = serving.gateway
 
     async def messages(request: Request) -> Response:
-        received = time.monotonic()
         body, chat = await serving.read(request, _message)
-        with named(ANTHROPIC_FIELD_NAMES):
-            admitted = await gateway.front().chat(chat, caller(request), cuts=True)
+        with renamed_fields(ANTHROPIC_FIELD_NAMES):
+            admitted = await gateway.ready_admission().chat(chat, caller(request), clamps_limit=True)
 
-        def shape(requests: list[Open]) -> MessageShaper:
+        def shape(requests: list[OpenRequest]) -> MessageShaper:
             return MessageShaper(body.model or gateway.model, body, requests[0])
 
-        return await serving.answer(request, admitted, received, bool(body.stream), shape)
+        return await serving.answer(request, admitted, bool(body.stream), shape)
 
     async def count(request: Request) -> Response:
-        chat, front = await serving.read(request, _counted), gateway.front()
+        chat, admission = await serving.read(request, _counted), gateway.ready_admission()
         await serving.admit(request)
-        with named(ANTHROPIC_FIELD_NAMES), front.room(chat, 1):
-            ids = await front.chat_tokens(
-                chat, max(MAX_TOKENS_PER_REQUEST, front.window.tokens()), caller(request).party
-            )
+        with renamed_fields(ANTHROPIC_FIELD_NAMES):
+            ids = await counted_tokens(admission, chat, caller(request).tenant_share)
         return reply(TokenCount(len(ids)))
 
     path, counts = "/v1/messages", "Counts the tokens of a message's prompt."
@@ -52,10 +47,10 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 def _message(written: bytes, unknown: UnknownFields) -> tuple[MessagesRequest, ChatRequest]:
     """Returns a body and its chat; for a large body this runs on a thread."""
     body = parse_messages(written, unknown)
-    with named(ANTHROPIC_FIELD_NAMES):
+    with renamed_fields(ANTHROPIC_FIELD_NAMES):
         return body, chat_of(body)
 
 
 def _counted(written: bytes, unknown: UnknownFields) -> ChatRequest:
-    with named(ANTHROPIC_FIELD_NAMES):
+    with renamed_fields(ANTHROPIC_FIELD_NAMES):
         return chat_of(parse_count(written, unknown))

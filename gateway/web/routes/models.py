@@ -92,8 +92,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 def context_of(gateway: Gateway) -> int | None:
     """Returns the maximum number of tokens of prompt + answer, None without a limit."""
-    front = gateway.admission
-    return (front.window.tokens() or None) if front is not None else None
+    admission = gateway.admission
+    return (admission.window.tokens() or None) if admission is not None else None
 
 
 def _model(gateway: Gateway, name: str) -> ModelCard:

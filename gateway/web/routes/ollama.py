@@ -10,9 +10,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.pooling import Pooling
-from gateway.errors import invalid, named, no_model
+from gateway.errors import invalid, no_model, renamed_fields
 from gateway.ollama.answers import (
+    OllamaAnswerMessage,
     OllamaChatAnswer,
     OllamaDetails,
     OllamaEmbedded,
@@ -22,7 +22,6 @@ from gateway.ollama.answers import (
     OllamaLoadedModels,
     OllamaModel,
     OllamaModels,
-    OllamaSaid,
     OllamaShown,
     OllamaVersion,
     rfc3339,
@@ -47,15 +46,15 @@ from gateway.ollama.schemas import (
 )
 from gateway.ollama.shaper import OllamaShaper
 from gateway.ollama.translation import OLLAMA_FIELD_NAMES, chat_of, model_of, prompt_of, text_of
-from gateway.openai.admitted import Admitted
-from gateway.pooled.admission import admitted, check_dimensions, pooling_of, tokens_in
+from gateway.openai.admitted_request import AdmittedRequest
+from gateway.pooled.admission import admitted, check_dimensions, tokens_in
 from gateway.pooled.schemas import PooledFields
 from gateway.pooled.tokens import of_inputs
 from gateway.pooled.vectors import numbers, shortened
-from gateway.requests.request import Request as Open
+from gateway.requests.request import Request as OpenRequest
 from gateway.requests.sample import AdmittedPrompt
 from gateway.web.endpoint import LINES_MEDIA, Endpoint
-from gateway.web.serving import Serving, caller, reply
+from gateway.web.serving import Serving, caller, received, reply
 
 OLLAMA_VERSION = "0.12.6"
 """The version of Ollama whose API this is; its clients refuse older ones."""
@@ -125,36 +124,36 @@ class OllamaAPI:
         self._gateway = serving.gateway
 
     async def chat(self, request: Request) -> Response:
-        received = time.monotonic()
         body = await self._serving.read(request, parse_ollama_chat)
         if not body.messages:
             self._check(model_of(body.model))
-            return reply(OllamaChatAnswer(message=OllamaSaid(), **_loaded(body)))
-        front = self._gateway.front()
-        with named(OLLAMA_FIELD_NAMES):
-            admitted = await front.chat(chat_of(body), caller(request), cuts=True, drops=body.truncate is not False)
-        return await self._answer(request, body, admitted, received, chat=True)
+            return reply(OllamaChatAnswer(message=OllamaAnswerMessage(), **_loaded(body)))
+        admission = self._gateway.ready_admission()
+        with renamed_fields(OLLAMA_FIELD_NAMES):
+            admitted = await admission.chat(
+                chat_of(body), caller(request), clamps_limit=True, drops_turns=body.truncate is not False
+            )
+        return await self._answer(request, body, admitted, chat=True)
 
     async def generate(self, request: Request) -> Response:
-        received = time.monotonic()
         body = await self._serving.read(request, parse_ollama_generate)
         if not body.prompt and not body.suffix:
             self._check(model_of(body.model))
             return reply(OllamaGenerated(**_loaded(body)))
-        front = self._gateway.front()
-        with named(OLLAMA_FIELD_NAMES):
-            if body.raw or body.suffix or front.tokenizer.template is None:
+        admission = self._gateway.ready_admission()
+        with renamed_fields(OLLAMA_FIELD_NAMES):
+            if body.raw or body.suffix or admission.tokenizer.template is None:
                 if body.system:
                     raise invalid(
                         "system: a prompt without a chat template has none", "system", "conflicting_parameters"
                     )
-                admitted = await front.completion(text_of(body), caller(request), default=None)
+                admitted = await admission.completion(text_of(body), caller(request), default=None)
             else:
-                admitted = await front.chat(prompt_of(body), caller(request), cuts=True)
-        return await self._answer(request, body, admitted, received, chat=False)
+                admitted = await admission.chat(prompt_of(body), caller(request), clamps_limit=True)
+        return await self._answer(request, body, admitted, chat=False)
 
     async def embed(self, request: Request) -> Response:
-        received, pooling = time.monotonic(), await self._vectors(request)
+        pooling = await self._serving.pooling(request, "embed")
         body = await self._serving.read(request, parse_ollama_embed)
         inputs = [body.input] if isinstance(body.input, str) else body.input
         check_dimensions(pooling, body.dimensions, self._gateway.model)
@@ -168,13 +167,13 @@ class OllamaAPI:
             yield b'{"model":' + encode(body.model) + b',"embeddings":['
             for index, vector in enumerate(vectors):
                 yield (b"," if index else b"") + encode(numbers(shortened(vector, dimensions, normalized=True)))
-            spent = int(1e9 * (time.monotonic() - received))
+            spent = int(1e9 * (time.monotonic() - received(request)))
             yield b'],"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (spent, tokens)
 
-        return await self._serving.pooled(request, prompts, received, answer)
+        return await self._serving.pooled(request, prompts, answer)
 
     async def embed_one(self, request: Request) -> Response:
-        received, _ = time.monotonic(), await self._vectors(request)
+        await self._serving.pooling(request, "embed")
         body = await self._serving.read(request, parse_ollama_embedding)
         if not body.prompt:
             self._check(model_of(body.model))
@@ -184,39 +183,40 @@ class OllamaAPI:
         def answer(vectors: list[bytes]) -> Iterator[bytes]:
             yield encode(OllamaEmbedding(embedding=numbers(vectors[0])))
 
-        return await self._serving.pooled(request, prompts, received, answer)
-
-    async def _vectors(self, request: Request) -> Pooling:
-        """Returns how the model makes vectors. Raises `APIError` if it does not."""
-        front, ready = self._gateway.front(), self._gateway.workers.ready
-        return await pooling_of(front, ready, request.scope["path"], caller(request), "embed")
+        return await self._serving.pooled(request, prompts, answer)
 
     async def _texts(self, request: Request, model: str, inputs: list[str], *, cuts: bool) -> list[AdmittedPrompt]:
-        front, fields = (
-            self._gateway.front(),
+        admission, fields = (
+            self._gateway.ready_admission(),
             PooledFields(model=model_of(model), truncate_prompt_tokens=-1 if cuts else None),
         )
         size = sum(map(len, inputs))
-        with named({"truncate_prompt_tokens": "truncate"}):
-            return await admitted(front, fields, len(inputs), of_inputs(front, inputs), size, "input", caller(request))
+        with renamed_fields({"truncate_prompt_tokens": "truncate"}):
+            return await admitted(
+                admission, fields, len(inputs), of_inputs(admission, inputs), size, "input", caller(request)
+            )
 
     async def show(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_ollama_show)
         self._check(model_of(body.model or body.name))
-        front = self._gateway.front()
+        admission = self._gateway.ready_admission()
         details = self._details()
-        kinds = {"tools": front.calls_tools, "thinking": front.thinks, "insert": front.tokenizer.infill is not None}
+        kinds = {
+            "tools": admission.calls_tools,
+            "thinking": admission.thinks,
+            "insert": admission.tokenizer.infill is not None,
+        }
         capabilities = ["completion", *(kind for kind, has in kinds.items() if has)]
         info: dict[str, Any] = {"general.architecture": details.family, "general.basename": self._gateway.root}
-        if front.window.tokens():
-            info[f"{details.family}.context_length"] = front.window.tokens()
+        if admission.window.tokens():
+            info[f"{details.family}.context_length"] = admission.window.tokens()
         shown = OllamaShown(
             modelfile="",
-            parameters="\n".join(f"{name} {value:g}" for name, value in front.tokenizer.defaults.items()),
-            template=front.tokenizer.template_source or "",
+            parameters="\n".join(f"{name} {value:g}" for name, value in admission.tokenizer.defaults.items()),
+            template=admission.tokenizer.template_source or "",
             details=details,
             model_info=info,
-            capabilities=capabilities if front.pooling() is None else ["embedding"],
+            capabilities=capabilities if admission.pooling() is None else ["embedding"],
             modified_at=rfc3339(self._gateway.created),
         )
         return reply(shown)
@@ -233,7 +233,7 @@ class OllamaAPI:
         )
 
     async def loaded(self, request: Request) -> Response:
-        context, details, until = self._gateway.front().window.tokens(), self._details(), rfc3339(NEVER_S)
+        context, details, until = self._gateway.ready_admission().window.tokens(), self._details(), rfc3339(NEVER_S)
         return reply(
             OllamaLoadedModels(
                 models=[
@@ -248,13 +248,11 @@ class OllamaAPI:
     async def version(self, request: Request) -> Response:
         return reply(OllamaVersion(version=OLLAMA_VERSION))
 
-    async def _answer(
-        self, request: Request, body: OllamaRequest, admitted: Admitted, received: float, chat: bool
-    ) -> Response:
-        def shape(requests: list[Open]) -> OllamaShaper:
+    async def _answer(self, request: Request, body: OllamaRequest, admitted: AdmittedRequest, chat: bool) -> Response:
+        def shape(requests: list[OpenRequest]) -> OllamaShaper:
             return OllamaShaper(body.model, requests[0], chat)
 
-        return await self._serving.answer(request, admitted, received, body.stream is not False, shape, LINES_MEDIA)
+        return await self._serving.answer(request, admitted, body.stream is not False, shape, LINES_MEDIA)
 
     def _digests(self) -> dict[str, str]:
         """Returns the names of the model and its adapters, each with a digest of its name and source."""
@@ -270,7 +268,7 @@ class OllamaAPI:
             raise no_model(name, self._gateway.model, names - {self._gateway.model})
 
     def _details(self) -> OllamaDetails:
-        family = self._gateway.front().tokenizer.family
+        family = self._gateway.ready_admission().tokenizer.family
         return OllamaDetails(family=family, families=[family])
 
 

@@ -1,14 +1,13 @@
 """Answers without a chat: vectors of texts, and scores of pairs of texts."""
 
-import time
 from collections.abc import Generator, Iterator, Sequence
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.pooling import Pooling, PoolingTask
-from gateway.pooled.admission import admitted, check_dimensions, pooling_of, tokens_in
+from contracts.pooling import Pooling
+from gateway.pooled.admission import admitted, check_dimensions, tokens_in
 from gateway.pooled.answers import embeddings, ranking, text_scores
 from gateway.pooled.bodies import (
     RERANK_ALIASES,
@@ -67,12 +66,14 @@ class PooledAPI:
         self._gateway = serving.gateway
 
     async def embed(self, request: Request) -> Response:
-        received, pooling = time.monotonic(), await self._pooling(request, "embed")
+        pooling = await self._serving.pooling(request, "embed")
         body = await self._serving.read(request, parse_embeddings, ids=True)
-        inputs, front = inputs_of(body.input), self._gateway.front()
+        inputs, admission = inputs_of(body.input), self._gateway.ready_admission()
         check_dimensions(pooling, body.dimensions, self._gateway.model)
         size = sum(map(len, inputs))
-        prompts = await admitted(front, body, len(inputs), of_inputs(front, inputs), size, "input", caller(request))
+        prompts = await admitted(
+            admission, body, len(inputs), of_inputs(admission, inputs), size, "input", caller(request)
+        )
         model, tokens, dimensions = body.model or self._gateway.model, tokens_in(prompts), body.dimensions
 
         def answer(vectors: list[bytes]) -> Iterator[bytes]:
@@ -80,10 +81,10 @@ class PooledAPI:
                 vectors = [shortened(each, dimensions, normalized=pooling.normalized) for each in vectors]
             return embeddings(vectors, model, tokens, as_base64=body.encoding_format == "base64")
 
-        return await self._serving.pooled(request, prompts, received, answer)
+        return await self._serving.pooled(request, prompts, answer)
 
     async def rerank(self, request: Request) -> Response:
-        received, pooling = time.monotonic(), await self._pooling(request)
+        pooling = await self._serving.pooling(request)
         body = await self._serving.read(request, parse_rerank)
         pairs = [(body.query, each if isinstance(each, str) else each.text) for each in body.documents]
         prompts = await self._scored(request, body, pairs, pooling, "documents")
@@ -93,10 +94,10 @@ class PooledAPI:
             scores = yield from _collected(_scores(results, pairs, pooling))
             yield msgspec.json.encode(ranking(id, scores, body, model, tokens))
 
-        return await self._serving.pooled(request, prompts, received, answer)
+        return await self._serving.pooled(request, prompts, answer)
 
     async def score(self, request: Request) -> Response:
-        received, pooling = time.monotonic(), await self._pooling(request)
+        pooling = await self._serving.pooling(request)
         body = await self._serving.read(request, parse_score)
         pairs = pairs_of(body)
         prompts = await self._scored(request, body, pairs, pooling, "text_2")
@@ -106,23 +107,19 @@ class PooledAPI:
             scores = yield from _collected(_scores(results, pairs, pooling))
             yield msgspec.json.encode(text_scores(id, scores, model, tokens))
 
-        return await self._serving.pooled(request, prompts, received, answer)
+        return await self._serving.pooled(request, prompts, answer)
 
     async def _scored(
         self, request: Request, body: PooledFields, pairs: Sequence[tuple[str, str]], pooling: Pooling, param: str
     ) -> list[AdmittedPrompt]:
         """Returns the prompts of pairs; of a model of vectors those of all different texts, in order."""
-        front = self._gateway.front()
-        tokenize, texts = of_pairs(front, pairs, asks=bool(pooling.tokens)), len(pairs)
+        admission = self._gateway.ready_admission()
+        tokenize, texts = of_pairs(admission, pairs, asks=bool(pooling.tokens)), len(pairs)
         if pooling.task == "embed":
             single = _texts(pairs)
-            tokenize, texts = of_inputs(front, single), len(single)
+            tokenize, texts = of_inputs(admission, single), len(single)
         size = sum(len(first) + len(second) for first, second in pairs)
-        return await admitted(front, body, texts, tokenize, size, param, caller(request))
-
-    async def _pooling(self, request: Request, task: PoolingTask | None = None) -> Pooling:
-        front, ready = self._gateway.front(), self._gateway.workers.ready
-        return await pooling_of(front, ready, request.scope["path"], caller(request), task)
+        return await admitted(admission, body, texts, tokenize, size, param, caller(request))
 
 
 def _texts(pairs: Sequence[tuple[str, str]]) -> list[str]:

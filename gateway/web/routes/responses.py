@@ -1,16 +1,15 @@
 """OpenAI's Responses API."""
 
-import time
 from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import invalid, named
+from gateway.errors import invalid, renamed_fields
 from gateway.keys.caller import Caller
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
-from gateway.requests.request import Request as Open
+from gateway.openai.tokens import counted_tokens
+from gateway.requests.request import Request as OpenRequest
 from gateway.responses.bodies import parse_response
 from gateway.responses.events import Event, InputTokens, ItemList, ResponseAnswer, ResponseDeleted
 from gateway.responses.items import Item
@@ -48,30 +47,28 @@ class ResponsesAPI:
         self._conversations = serving.gateway.conversations
 
     async def create(self, request: Request) -> Response:
-        received = time.monotonic()
         body = await self._serving.read(request, parse_response)
-        whose, front = caller(request), self._gateway.front()
+        whose, admission = caller(request), self._gateway.ready_admission()
         said = await self._said(whose, body)
-        with named(RESPONSES_FIELD_NAMES):
+        with renamed_fields(RESPONSES_FIELD_NAMES):
             chat = await self._chat(whose, body, said)
-            admitted = await front.chat(chat, whose, drops=body.truncation == "auto")
+            admitted = await admission.chat(chat, whose, drops_turns=body.truncation == "auto")
         stores = body.store is not False and self._conversations.keeps
         keep = partial(self._conversations.keep, whose, said) if stores else None
 
-        def shape(requests: list[Open]) -> ResponseShaper:
-            bytes_of, thought_end = front.tokenizer.bytes_of, front.thought_end
+        def shape(requests: list[OpenRequest]) -> ResponseShaper:
+            bytes_of, thought_end = admission.tokenizer.bytes_of, admission.thought_end
             return ResponseShaper(body.model or self._gateway.model, body, requests[0], bytes_of, thought_end, keep)
 
-        return await self._serving.answer(request, admitted, received, bool(body.stream), shape)
+        return await self._serving.answer(request, admitted, bool(body.stream), shape)
 
     async def count(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_response)
         await self._serving.admit(request)
-        whose, front = caller(request), self._gateway.front()
-        with named(RESPONSES_FIELD_NAMES):
+        whose, admission = caller(request), self._gateway.ready_admission()
+        with renamed_fields(RESPONSES_FIELD_NAMES):
             chat = await self._chat(whose, body, await self._said(whose, body))
-            with front.room(chat, 1):
-                ids = await front.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, front.window.tokens()), whose.party)
+            ids = await counted_tokens(admission, chat, whose.tenant_share)
         return reply(InputTokens(input_tokens=len(ids)))
 
     async def retrieve(self, request: Request) -> Response:
@@ -104,4 +101,6 @@ class ResponsesAPI:
 
     async def _chat(self, whose: Caller, body: ResponsesRequest, said: list[Item]) -> ChatRequest:
         size = CHARACTERS_PER_ITEM * len(said)
-        return await self._gateway.front().work.run(partial(chat_of, body, said), size, "input", whose.party)
+        return await self._gateway.ready_admission().work.run(
+            partial(chat_of, body, said), size, "input", whose.tenant_share
+        )

@@ -24,15 +24,15 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def tokenize(request: Request) -> Response:
         body = await serving.read(request, parse_tokenize)
         await serving.admit(request)
-        return reply(await tokenized(serving.gateway.front(), body, caller(request).party))
+        return reply(await tokenized(serving.gateway.ready_admission(), body, caller(request).tenant_share))
 
     async def detokenize(request: Request) -> Response:
         body = await serving.read(request, parse_detokenize, ids=True)
         await serving.admit(request)
-        return reply(await detokenized(serving.gateway.front(), body, caller(request).party))
+        return reply(await detokenized(serving.gateway.ready_admission(), body, caller(request).tenant_share))
 
     async def info(request: Request) -> Response:
-        return reply(tokenizer_info(serving.gateway.front()))
+        return reply(tokenizer_info(serving.gateway.ready_admission()))
 
     found = []
     for base in ("", "/v1"):

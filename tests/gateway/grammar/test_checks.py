@@ -17,7 +17,7 @@ from checkpoints.grammars import MAX_GRAMMAR_BYTES
 from gateway.errors import APIError
 from gateway.grammar import checks as checks_module
 from gateway.grammar.checks import GrammarChecks
-from gateway.grammar.forms import Form, grammar_of
+from gateway.grammar.forms import AnswerForm, grammar_of
 from infra.fair_queueing.turns import TenantShare
 from tests.waiting import DEADLINE_S
 
@@ -32,33 +32,36 @@ PATTERNS = {
 
 CHAIN = [f"r{i}: r{i + 1} r{i + 1} | r{i + 1}" for i in range(9000)]
 BOMBS = {
-    "nesting": Form("json_schema", DEEP),
-    "nesting as text": Form("json_schema", '{"items":' * 40000 + "{}" + "}" * 40000),
-    "a million states": Form("json_schema", {"enum": [f"{i:x}" * 8 for i in range(20000)]}),
-    "many patterns": Form("json_schema", PATTERNS),
-    "bytes": Form("grammar", "start: " + "a" * MAX_GRAMMAR_BYTES),
-    "a long regex": Form("regex", "(a|b)" * 4000),
-    "parentheses": Form("regex", "(" * 5000 + "a" + ")" * 5000),
-    "rules": Form("grammar", "\n".join(["start: r0", *CHAIN, 'r9000: "a"'])),
-    "ambiguity": Form("grammar", 'start: e\ne: e e e | e e | /./ | ""'),
-    "GBNF": Form("grammar", "root ::= " + "(" * 20000 + '"a"' + ")" * 20000),
+    "nesting": AnswerForm("json_schema", DEEP),
+    "nesting as text": AnswerForm("json_schema", '{"items":' * 40000 + "{}" + "}" * 40000),
+    "a million states": AnswerForm("json_schema", {"enum": [f"{i:x}" * 8 for i in range(20000)]}),
+    "many patterns": AnswerForm("json_schema", PATTERNS),
+    "bytes": AnswerForm("grammar", "start: " + "a" * MAX_GRAMMAR_BYTES),
+    "a long regex": AnswerForm("regex", "(a|b)" * 4000),
+    "parentheses": AnswerForm("regex", "(" * 5000 + "a" + ")" * 5000),
+    "rules": AnswerForm("grammar", "\n".join(["start: r0", *CHAIN, 'r9000: "a"'])),
+    "ambiguity": AnswerForm("grammar", 'start: e\ne: e e e | e e | /./ | ""'),
+    "GBNF": AnswerForm("grammar", "root ::= " + "(" * 20000 + '"a"' + ")" * 20000),
 }  # fmt: skip
 WIDE = {"type": "object", "properties": {f"p{i}": {} for i in range(20)}}
 WRONG = {
-    "a keyword that cannot be kept": (Form("json_schema", {"type": "array", "uniqueItems": True}), "uniqueItems"),
-    "a format that is not known": (Form("json_schema", {"type": "string", "format": "phone"}), "phone"),
-    "too many counts": (Form("json_schema", {**WIDE, "minProperties": 5}), "at most 128 choices between the optional"),
-    "nothing fits": (Form("json_schema", False), "nsatisfiable"),
-    "a wrong type of keyword": (Form("json_schema", {"minLength": "3"}), "3"),
-    "not JSON": (Form("json_schema", "{type: object}"), "not JSON"),
-    "a reference to itself": (Form("json_schema", {"$ref": "#"}), "no text fits it"),
-    "a reference to nothing": (Form("json_schema", {"$ref": "#/$defs/none"}), "none"),
-    "a reference to elsewhere": (Form("json_schema", {"$ref": "http://127.0.0.1/schema"}), "127.0.0.1"),
-    "a backreference": (Form("regex", r"(a)\1"), "backreferences"),
-    "a look around": (Form("regex", r"(?=a)b"), "look-ahead"),
-    "an open parenthesis": (Form("regex", r"(a"), "unclosed group"),
-    "a rule that is not there": (Form("grammar", "start: a"), '"a"'),
-    "neither Lark nor GBNF": (Form("grammar", "hello!"), "neither Lark"),
+    "a keyword that cannot be kept": (AnswerForm("json_schema", {"type": "array", "uniqueItems": True}), "uniqueItems"),
+    "a format that is not known": (AnswerForm("json_schema", {"type": "string", "format": "phone"}), "phone"),
+    "too many counts": (
+        AnswerForm("json_schema", {**WIDE, "minProperties": 5}),
+        "at most 128 choices between the optional",
+    ),
+    "nothing fits": (AnswerForm("json_schema", False), "nsatisfiable"),
+    "a wrong type of keyword": (AnswerForm("json_schema", {"minLength": "3"}), "3"),
+    "not JSON": (AnswerForm("json_schema", "{type: object}"), "not JSON"),
+    "a reference to itself": (AnswerForm("json_schema", {"$ref": "#"}), "no text fits it"),
+    "a reference to nothing": (AnswerForm("json_schema", {"$ref": "#/$defs/none"}), "none"),
+    "a reference to elsewhere": (AnswerForm("json_schema", {"$ref": "http://127.0.0.1/schema"}), "127.0.0.1"),
+    "a backreference": (AnswerForm("regex", r"(a)\1"), "backreferences"),
+    "a look around": (AnswerForm("regex", r"(?=a)b"), "look-ahead"),
+    "an open parenthesis": (AnswerForm("regex", r"(a"), "unclosed group"),
+    "a rule that is not there": (AnswerForm("grammar", "start: a"), '"a"'),
+    "neither Lark nor GBNF": (AnswerForm("grammar", "hello!"), "neither Lark"),
 }
 
 
@@ -77,15 +80,15 @@ def checked(model: Path, test: Test, vocabulary: int = 443) -> None:
     asyncio.run(run())
 
 
-async def at_once(work: Callable[[], str], size: int, param: str, party: TenantShare) -> str:
+async def at_once(work: Callable[[], str], size: int, param: str, share: TenantShare) -> str:
     return work()
 
 
-async def admitted(form: Form, checks: GrammarChecks) -> str:
+async def admitted(form: AnswerForm, checks: GrammarChecks) -> str:
     return await checks.checked(await grammar_of(form, checks, at_once), form.param)
 
 
-async def refusal(checks: GrammarChecks, form: Form) -> APIError:
+async def refusal(checks: GrammarChecks, form: AnswerForm) -> APIError:
     with pytest.raises(APIError) as found:
         await admitted(form, checks)
     return found.value
@@ -110,7 +113,7 @@ def test_bombs_are_refused_and_the_next_grammar_is_not() -> None:
             error = await refusal(checks, form)
             assert (error.status, error.param) == (400, "response_format"), name
             assert error.code in ("grammar_too_complex", "invalid_grammar"), name
-            assert await admitted(Form("json_object"), checks)
+            assert await admitted(AnswerForm("json_object"), checks)
         assert os.times().user - spent.user < 1.5, "of this process, whose event loop is everybody's"
 
     checked(DEMO, test, 2048)
@@ -119,12 +122,12 @@ def test_bombs_are_refused_and_the_next_grammar_is_not() -> None:
 def test_forms_become_grammars_of_what_they_say(model: Path) -> None:
     async def test(checks: GrammarChecks) -> None:
         gbnf = 'root ::= greeting " " name\ngreeting ::= "hi" | "hello"\nname ::= [a-z]+'
-        assert "start:" in await admitted(Form("grammar", gbnf, "guided_grammar"), checks)
+        assert "start:" in await admitted(AnswerForm("grammar", gbnf, "guided_grammar"), checks)
         lark = 'start: "a"+'
-        assert await admitted(Form("grammar", lark), checks) == lark
-        assert json.loads((await admitted(Form("json_schema", '{"type":"null"}'), checks)).partition("%json")[2])
-        assert "[ab]" in await admitted(Form("regex", "[ab]"), checks)
-        assert '"x"' in await admitted(Form("choice", ["x", "y"]), checks)
+        assert await admitted(AnswerForm("grammar", lark), checks) == lark
+        assert json.loads((await admitted(AnswerForm("json_schema", '{"type":"null"}'), checks)).partition("%json")[2])
+        assert "[ab]" in await admitted(AnswerForm("regex", "[ab]"), checks)
+        assert '"x"' in await admitted(AnswerForm("choice", ["x", "y"]), checks)
 
     checked(model, test)
 
@@ -133,9 +136,9 @@ def test_a_tenant_that_has_many_grammars_checked_delays_no_other(model: Path) ->
     async def test(checks: GrammarChecks) -> None:
         await checks.checked('start: "warm"', "grammar")
         costly = [f'start: "{number}" /(a?){{{200 + number}}}a{{200}}/' for number in range(60)]
-        flood = [asyncio.create_task(checks.checked(text, "grammar", party=TenantShare("many"))) for text in costly]
+        flood = [asyncio.create_task(checks.checked(text, "grammar", share=TenantShare("many"))) for text in costly]
         for each in 'start: "a"', 'start: "b"':
-            await checks.checked(each, "grammar", party=TenantShare("few"))
+            await checks.checked(each, "grammar", share=TenantShare("few"))
         assert sum(not task.done() for task in flood) > 30, "they stand behind, and not before"
         for task in flood:
             task.cancel()
@@ -159,12 +162,12 @@ def test_equal_grammars_are_checked_once(model: Path) -> None:
 
 def test_a_client_that_leaves_takes_no_process_with_it(model: Path) -> None:
     async def test(checks: GrammarChecks) -> None:
-        await admitted(Form("json_object"), checks)
+        await admitted(AnswerForm("json_object"), checks)
         (process,) = [each._process for each in checks._checkers if each._process is not None]
         asking = asyncio.ensure_future(refusal(checks, BOMBS["many patterns"]))
         await asyncio.sleep(0)
         asking.cancel()
-        assert await admitted(Form("choice", ["a"]), checks)
+        assert await admitted(AnswerForm("choice", ["a"]), checks)
         assert (await refusal(checks, BOMBS["many patterns"])).code == "grammar_too_complex"
         assert process.returncode is None
 
@@ -173,16 +176,16 @@ def test_a_client_that_leaves_takes_no_process_with_it(model: Path) -> None:
 
 def test_a_process_that_dies_is_told_and_replaced(model: Path) -> None:
     async def test(checks: GrammarChecks) -> None:
-        await admitted(Form("json_object"), checks)
+        await admitted(AnswerForm("json_object"), checks)
         (process,) = [each._process for each in checks._checkers if each._process is not None]
         os.kill(process.pid, signal.SIGSTOP)
-        asking = asyncio.ensure_future(refusal(checks, Form("choice", ["a"])))
+        asking = asyncio.ensure_future(refusal(checks, AnswerForm("choice", ["a"])))
         while not checks._under_way:
             await asyncio.sleep(0)
         os.kill(process.pid, signal.SIGKILL)
         error = await asking
         assert (error.status, error.code) == (503, "grammar_checks_busy")
-        assert await admitted(Form("choice", ["a"]), checks)
+        assert await admitted(AnswerForm("choice", ["a"]), checks)
 
     checked(model, test)
 
@@ -201,7 +204,7 @@ def test_a_closed_check_leaves_no_pipe(model: Path) -> None:
 
     async def test(checks: GrammarChecks) -> None:
         before = pipes()
-        await admitted(Form("json_object"), checks)
+        await admitted(AnswerForm("json_object"), checks)
         own = pipes() - before
         assert own
         (checker,) = [each for each in checks._checkers if each._process is not None]
@@ -225,14 +228,14 @@ def test_a_grammar_that_nobody_can_check_now_is_not_blamed(model: Path, monkeypa
     monkeypatch.setattr(checks_module, "CHECK_TIMEOUT_S", 0.0)
 
     async def slow(checks: GrammarChecks) -> None:
-        assert (await refusal(checks, Form("json_object"))).status == 503
+        assert (await refusal(checks, AnswerForm("json_object"))).status == 503
 
     checked(model, slow)
     monkeypatch.setattr(checks_module, "CHECK_TIMEOUT_S", 60.0)
     monkeypatch.setattr(checks_module, "MAX_WAITING_GRAMMARS", 2)
 
     async def many(checks: GrammarChecks) -> None:
-        asked = [admitted(Form("choice", [f"{i}"]), checks) for i in range(4)]
+        asked = [admitted(AnswerForm("choice", [f"{i}"]), checks) for i in range(4)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(each, APIError) and each.status for each in found] == [False, False, 503, 503]
 

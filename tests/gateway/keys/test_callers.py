@@ -18,7 +18,7 @@ def test_a_key_tells_tenant_limits_and_objective(key_file: Path, make: KeyMaker)
     text = make(
         "one", tenant="acme", requests_per_minute=5, tokens_per_minute=6, concurrency=7, priority=3, slo="ttft=1s"
     )
-    caller = Callers(KeyRing([str(key_file)]), USUAL).of("/v1/models", {"x-api-key": text})
+    caller = Callers(KeyRing([str(key_file)]), USUAL).identify("/v1/models", {"x-api-key": text})
     assert caller == Caller(
         key=text.split("-")[1],
         tenant="acme",
@@ -62,8 +62,8 @@ def test_headers_come_before_the_key_and_the_key_before_the_gateway(
     key_file: Path, make: KeyMaker, key: str, headers: dict[str, str], objective: Objective
 ) -> None:
     offer = {"authorization": f"Bearer {make('one', slo=key)}"}
-    assert Callers(KeyRing([str(key_file)]), USUAL).of("/", offer | headers).objective == objective
-    assert Callers(None, NO_OBJECTIVE).of("/", {}).objective is not None and not ANY_CALLER.objective
+    assert Callers(KeyRing([str(key_file)]), USUAL).identify("/", offer | headers).objective == objective
+    assert Callers(None, NO_OBJECTIVE).identify("/", {}).objective is not None and not ANY_CALLER.objective
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_others_are_held_back_for_no_more_than_was_granted(
     key_file: Path, make: KeyMaker, key: str, tpot: str | None, held_back: float
 ) -> None:
     headers = {"authorization": f"Bearer {make('one', slo=key)}"} | ({"x-slo-tpot-ms": tpot} if tpot else {})
-    assert Callers(KeyRing([str(key_file)]), USUAL).of("/", headers).promise.tpot_ms == held_back
-    assert Callers(None, NO_OBJECTIVE).of("/", headers).promise.tpot_ms is None, "nothing was granted"
+    assert Callers(KeyRing([str(key_file)]), USUAL).identify("/", headers).promise.tpot_ms == held_back
+    assert Callers(None, NO_OBJECTIVE).identify("/", headers).promise.tpot_ms is None, "nothing was granted"
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e3", "soon", "0.5", "3600001", "٣٠", "1" * 400])
 def test_an_objective_that_is_none_is_refused_by_name(value: str) -> None:
     for name in ("x-slo-ttft-ms", "x-slo-tpot-ms"):
         with pytest.raises(APIError, match=name) as refused:
-            Callers(None, NO_OBJECTIVE).of("/v1/models", {name: value})
+            Callers(None, NO_OBJECTIVE).identify("/v1/models", {name: value})
         assert (refused.value.status, refused.value.param) == (400, name) and len(refused.value.message) < 200
 
 
 def test_no_header_asks_for_more_than_the_key_may_have(key_file: Path, make: KeyMaker) -> None:
     offer = {"x-api-key": make("one", slo="ttft=2s")}
     with pytest.raises(APIError, match="1999 is less than 2000, the objective of this key"):
-        Callers(KeyRing([str(key_file)]), USUAL).of("/", offer | {"x-slo-ttft-ms": "1999"})
+        Callers(KeyRing([str(key_file)]), USUAL).identify("/", offer | {"x-slo-ttft-ms": "1999"})

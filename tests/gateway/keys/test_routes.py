@@ -8,7 +8,7 @@ import pytest
 from starlette.routing import Route
 
 from gateway.web.app import make_app
-from gateway.web.surface import Surface
+from gateway.web.middleware import RequestMiddleware
 from infra.keys.key_file import change_keys
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running, Serve
@@ -20,7 +20,7 @@ OPERATORS = {"/metrics", "/stats", "/load_runs", "/v1/load_lora_adapter", "/v1/u
 def routes(running: Running) -> Iterator[tuple[str, str]]:
     """Each method of each path of the application, as it is made, and what is no path of it."""
     surface = make_app(running.gateway)
-    assert isinstance(surface, Surface)
+    assert isinstance(surface, RequestMiddleware)
     for route in surface._app.routes:  # type: ignore[attr-defined]
         assert isinstance(route, Route)
         for method in sorted(route.methods or ()):

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from gateway.openai.admission import PromptAdmission
 from gateway.openai.bodies.constraints import size_of_tools
 from gateway.openai.bodies.tools import MAX_TOOLS
+from gateway.openai.fair_threads import FairThreads
 from gateway.openai.tokenizer_work import INLINE_CHARACTERS, LONG_PROMPT_CHARACTERS, TOKENIZER_THREADS
-from gateway.openai.turn_threads import TurnThreads
 from infra.fair_queueing.turns import NO_TENANT
 from tests.gateway.models import CONTEXT_TOKENS
 from tests.gateway.running import Running, Serve, until
@@ -24,7 +24,7 @@ def admission(running: Running) -> PromptAdmission:
 
 
 @asynccontextmanager
-async def busy(threads: TurnThreads) -> AsyncIterator[None]:
+async def busy(threads: FairThreads) -> AsyncIterator[None]:
     held = threading.Event()
     works = [asyncio.create_task(threads.run(held.wait, NO_TENANT, 1, 60.0)) for _ in range(TOKENIZER_THREADS)]
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(
     running = await serve("prefill", "decode", max_requests=2, max_waiting=0)
     async with busy(admission(running).work._threads):
         waiting = [asyncio.create_task(running.post(PATH, prompt=WORDS, max_tokens=2)) for _ in range(2)]
-        await until(lambda: admission(running)._admitting == 2, "two prompts to wait")
+        await until(lambda: admission(running).admitting == 2, "two prompts to wait")
         refusal = await running.post(PATH, prompt="a")
         assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert [(await answer).status_code for answer in waiting] == [200, 200]
@@ -50,9 +50,9 @@ async def test_a_client_that_leaves_gives_its_room_back(serve: Serve) -> None:
     running = await serve("prefill", "decode", max_requests=1, max_waiting=0)
     async with busy(admission(running).work._threads):
         waiting = asyncio.create_task(running.post(PATH, prompt=WORDS))
-        await until(lambda: admission(running)._admitting == 1, "a prompt to wait")
+        await until(lambda: admission(running).admitting == 1, "a prompt to wait")
         waiting.cancel()
-    await until(lambda: admission(running)._admitting == 0, "the room to be given back")
+    await until(lambda: admission(running).admitting == 0, "the room to be given back")
     await running.idle()
 
 

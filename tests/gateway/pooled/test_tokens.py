@@ -19,7 +19,7 @@ ROLES = (
 )
 
 
-def front(tokenizer: ModelTokenizer) -> Any:
+def admission(tokenizer: ModelTokenizer) -> Any:
     return SimpleNamespace(tokenizer=tokenizer)
 
 
@@ -34,7 +34,7 @@ def test_a_classifiers_pair_has_the_tokens_of_its_template(tmp_path: Path) -> No
     made.save(str(directory / "tokenizer.json"))
     tokenizer = ModelTokenizer(directory)
     first, second = (tokenizer.encode(text, special=False) for text in PAIR)
-    tokens = of_pairs(front(tokenizer), [PAIR], asks=False)
+    tokens = of_pairs(admission(tokenizer), [PAIR], asks=False)
     assert tokens(999, False) == [[1, *first, 2, *second, 2]]
     most = len(first) + 6
     assert tokens(most, True) == [[1, *first, 2, *second[:3], 2]]
@@ -42,13 +42,13 @@ def test_a_classifiers_pair_has_the_tokens_of_its_template(tmp_path: Path) -> No
         tokens(most, False)
     with pytest.raises(TooManyTokens):
         tokens(len(first), True)  # the query alone does not fit
-    assert of_inputs(front(tokenizer), [PAIR[0]])(5, True) == [[1, *first[:3], 2]]
+    assert of_inputs(admission(tokenizer), [PAIR[0]])(5, True) == [[1, *first[:3], 2]]
 
 
 @pytest.mark.parametrize("template", [CHATML, None])
 def test_a_model_that_answers_with_a_word_is_asked_as_qwen3_reranker(template: str | None, tmp_path: Path) -> None:
     tokenizer = ModelTokenizer(byte_level(tmp_path, template=template))
-    tokens = of_pairs(front(tokenizer), [PAIR], asks=True)
+    tokens = of_pairs(admission(tokenizer), [PAIR], asks=True)
     (ids,) = tokens(9999, False)
     text = tokenizer.written(ids)
     assert text.startswith("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query")
@@ -64,14 +64,14 @@ def test_a_model_that_answers_with_a_word_is_asked_as_qwen3_reranker(template: s
 
 def test_a_template_that_knows_queries_and_documents_renders_the_pair(tmp_path: Path) -> None:
     tokenizer = ModelTokenizer(byte_level(tmp_path, template=ROLES))
-    (ids,) = of_pairs(front(tokenizer), [PAIR], asks=True)(999, False)
+    (ids,) = of_pairs(admission(tokenizer), [PAIR], asks=True)(999, False)
     assert tokenizer.written(ids) == f"Q{PAIR[0]}D{PAIR[1]}"
 
 
 def test_berts_texts_and_pairs_are_tokenized_as_by_transformers(tmp_path: Path) -> None:
     word_pieces(tmp_path)
     tokenizer, reference = ModelTokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
-    single, pair = of_inputs(front(tokenizer), [PAIR[0]]), of_pairs(front(tokenizer), [PAIR], asks=False)
+    single, pair = of_inputs(admission(tokenizer), [PAIR[0]]), of_pairs(admission(tokenizer), [PAIR], asks=False)
     assert single(99, False) == [reference(PAIR[0])["input_ids"]]
     assert single(4, True) == [reference(PAIR[0], truncation=True, max_length=4)["input_ids"]]
     assert pair(99, False) == [reference(*PAIR)["input_ids"]]

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from gateway.reports.exposition import merged, pieces
-from gateway.reports.gaps import Gaps
+from gateway.reports.inter_token_latency import InterTokenLatency
 from gateway.reports.metrics import Metrics
 from gateway.reports.ownership import PageOwner
 from gateway.reports.worker_metrics import WorkerFigures
@@ -96,7 +96,10 @@ async def test_others_have_turns_while_a_page_of_a_hundred_workers_is_written() 
 
 def test_gaps_are_counted_as_the_client_counts_them() -> None:
     bounds, values = (0.001, 0.01, 0.1), (0.0005, 0.001, 0.002, 0.05, 3.0)
-    theirs, ours = Histogram("g", "G", ["model_name"], registry=None, buckets=bounds), Gaps("g", "G", bounds, "m")
+    theirs, ours = (
+        Histogram("g", "G", ["model_name"], registry=None, buckets=bounds),
+        InterTokenLatency("g", "G", bounds, "m"),
+    )
     for value in values:
         theirs.labels("m").observe(value)
         theirs.labels("m").observe(value)

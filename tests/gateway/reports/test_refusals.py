@@ -10,7 +10,7 @@ import pytest
 from contracts.slo import Objective
 from gateway.errors import APIError, invalid, unavailable
 from gateway.reports.metrics import Metrics
-from gateway.reports.refusals import STRANGERS_LOG_INTERVAL_S, Refusals
+from gateway.reports.refusals import UNAUTHENTICATED_LOG_INTERVAL_S, Refusals
 from infra.network.sealing import Signer
 from infra.process.log_lines import MAX_LINES, BoundedLog
 from infra.redis.records import GatewayRecord
@@ -134,7 +134,7 @@ def test_requests_without_a_valid_key_are_counted_in_a_line_a_minute(written: io
             refusals.report(APIError(401, "no", code=code), f"r{number}")
     refusals.report_connection(invalid("x", code="invalid_http"), "c")
     assert written.getvalue() == "requests refused for lack of a valid key: 1 (missing_api_key 1)\n"
-    now += STRANGERS_LOG_INTERVAL_S
+    now += UNAUTHENTICATED_LOG_INTERVAL_S
     refusals.report(APIError(401, "no", code="missing_api_key"), "last")
     assert written.getvalue().splitlines()[1:] == [
         "requests refused for lack of a valid key: 5 (missing_api_key 3, invalid_api_key 1, invalid_http 1)"
@@ -145,14 +145,14 @@ async def test_what_was_counted_last_is_told_though_nobody_asks_any_more(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the time of a line, and at the gateway's end whenever that is."""
-    monkeypatch.setattr("gateway.reports.refusals.STRANGERS_LOG_INTERVAL_S", 0.05)
+    monkeypatch.setattr("gateway.reports.refusals.UNAUTHENTICATED_LOG_INTERVAL_S", 0.05)
     refusals = Refusals(Metrics("tiny", []), keyed=True)
     telling = asyncio.create_task(refusals.run())
     for _ in range(3):
         refusals.report(APIError(401, "no", code="missing_api_key"), "r")
     await until(lambda: len(written.getvalue().splitlines()) == 2, "the second line")
     assert written.getvalue().endswith("valid key: 2 (missing_api_key 2)\n")
-    monkeypatch.setattr("gateway.reports.refusals.STRANGERS_LOG_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("gateway.reports.refusals.UNAUTHENTICATED_LOG_INTERVAL_S", 3600.0)
     refusals.report(APIError(401, "no", code="missing_api_key"), "r")
     assert len(written.getvalue().splitlines()) == 2
     telling.cancel()

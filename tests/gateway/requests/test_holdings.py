@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.openai.admitted import Admitted
+from gateway.openai.admitted_request import AdmittedRequest
 from gateway.openai.bodies.parsing import parse_completion
 from tests.gateway.keys.conftest import KeyMaker, key_file, make
 from tests.gateway.running import Running, Serve, until
@@ -13,9 +13,9 @@ from tests.gateway.running import Running, Serve, until
 __all__ = ["key_file", "make"]
 
 
-async def admitted(running: Running) -> Admitted:
+async def admitted(running: Running) -> AdmittedRequest:
     body = parse_completion(b'{"prompt": ["One", "Two"], "max_tokens": 100}')
-    return await running.gateway.front().completion(body)
+    return await running.gateway.ready_admission().completion(body)
 
 
 async def test_its_end_ends_all_requests_once(serve: Serve) -> None:
@@ -44,7 +44,7 @@ async def test_behind_its_end_nothing_begins(running: Running) -> None:
 async def test_its_lease_ends_with_it(serve: Serve, key_file: Path, make: KeyMaker, fails: bool) -> None:
     key = make("one", concurrency=1)
     gateway = (await serve(api_keys=(str(key_file),))).gateway
-    caller = gateway.callers.of("/v1/completions", {"authorization": f"Bearer {key}"})
+    caller = gateway.callers.identify("/v1/completions", {"authorization": f"Bearer {key}"})
     for _ in range(2):
         try:
             with gateway.holdings() as holdings:

@@ -231,7 +231,7 @@ async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypat
     running.texts = {1: "dog"}
     assert tokens(running, "dog") < 9
     body = parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true, "n": 2}')
-    admitted = await running.gateway.front().chat(body)
+    admitted = await running.gateway.ready_admission().chat(body)
     (request,) = await running.gateway.holdings().open(admitted.prompts, time.monotonic(), streaming=True)
     await running.idle()
     first, second = request.streams

@@ -74,9 +74,9 @@ async def test_a_shutdown_waits_for_prompts_that_are_being_tokenized(
 async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
     """A body that came slowly was let in before it."""
     running = await serve("prefill", "decode", drain_seconds=0.01)
-    front = running.gateway.front()
+    admission = running.gateway.ready_admission()
     await running.gateway.drain()
-    admitted = await front.chat(_question())
+    admitted = await admission.chat(_question())
     with pytest.raises(APIError, match="shutting down"):
         await running.gateway.holdings().open(admitted.prompts, time.monotonic(), True)
 

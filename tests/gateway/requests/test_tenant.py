@@ -8,7 +8,7 @@ import pytest
 
 from contracts.messages.wire import encode
 from gateway.keys.caller import Caller
-from gateway.keys.callers import offered
+from gateway.keys.callers import api_key_of
 from gateway.requests.tenant import Tenants
 from tests.gateway.running import Running
 
@@ -17,7 +17,7 @@ TOKEN = "sk-very-private-0123456789"
 
 
 def salt(authorization: str, cache_salt: str, secret: bytes = SECRET) -> str:
-    return Tenants(secret).salt(Caller(token=offered({"authorization": authorization})), cache_salt)
+    return Tenants(secret).salt(Caller(token=api_key_of({"authorization": authorization})), cache_salt)
 
 
 def test_one_tenant_one_salt() -> None:

@@ -5,17 +5,17 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from gateway.reports.exposition import shares
+from gateway.reports.exposition import worker_batches
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerRecord
 
 
-def fact_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
+def info_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
     """Yields `baton:worker_info` and `baton:worker_restarts`, in parts of a few workers each.
 
     The first joins the label `engine` of all other metrics to a place. The second has labels that outlive a restart.
     """
-    parts = shares(worker.record for worker in workers)
+    parts = worker_batches(worker.record for worker in workers)
     for records in parts:
         info = GaugeMetricFamily("baton:worker_info", "Place of a worker; the value is 1", labels=_INFO_LABELS)
         for record in records:

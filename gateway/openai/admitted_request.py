@@ -7,7 +7,7 @@ from gateway.output.parts import OutputParser
 from gateway.requests.sample import AdmittedPrompt
 
 
-class Admitted(NamedTuple):
+class AdmittedRequest(NamedTuple):
     """The prompts of a request, and the parser of its samples' text."""
 
     prompts: Sequence[AdmittedPrompt]

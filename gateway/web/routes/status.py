@@ -1,4 +1,4 @@
-"""Endpoints without a prompt: readiness, versions, load, figures, the page."""
+"""Endpoints about the server itself: readiness, version, load, statistics, metrics, and a page with links."""
 
 import platform
 from collections import Counter
@@ -42,7 +42,7 @@ class LoadReport(Struct, frozen=True):
     server_load: int
 
 
-class GatewayFacts(Struct, frozen=True):
+class GatewayStatus(Struct, frozen=True):
     """Describes the gateway that was asked: no secret, no address, no path."""
 
     model: str
@@ -65,7 +65,7 @@ class GatewayLife(Struct, frozen=True):
 class Stats(Struct, frozen=True):
     """The reports of the gateway and of the workers."""
 
-    gateway: GatewayFacts
+    gateway: GatewayStatus
     workers: list[WorkerRecord]
     standing: Standing  # of the workers by role, as last seen by the gateway that was asked
     gateways: list[GatewayLife]  # all gateways that share this port; empty: the port is not shared
@@ -105,7 +105,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(
             Stats(
                 _facts(gateway),
-                await gateway.stats(),
+                await gateway.worker_records(),
                 standing,
                 found,
                 unreached,
@@ -115,7 +115,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         )
 
     async def metrics(request: Request) -> Response:
-        return Response(await gateway.figures(), media_type=CONTENT_TYPE)
+        return Response(await gateway.metrics_page(), media_type=CONTENT_TYPE)
 
     async def index(request: Request) -> Response:
         return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
@@ -144,11 +144,11 @@ def _life(record: GatewayRecord) -> GatewayLife:
     return GatewayLife(record.epoch, record.started_at, record.in_progress, record.judged)
 
 
-def _facts(gateway: Gateway) -> GatewayFacts:
+def _facts(gateway: Gateway) -> GatewayStatus:
     """Returns only settings that cannot be secrets: numbers, switches, and enumerations."""
     config: dict[str, Any] = structs.asdict(gateway.config)
     words = ("log_level", "spelled_tokens")
     settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
     versions = {"baton": BATON_VERSION, "protocol": str(PROTOCOL), "python": platform.python_version()}
     predicted = gateway.metrics.predictions.summary()
-    return GatewayFacts(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)
+    return GatewayStatus(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)

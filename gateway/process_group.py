@@ -23,7 +23,7 @@ ENDING_ALLOWANCE_S = 15.0  # s to end a gateway after --drain-seconds
 log = logging.getLogger("baton.gateway")
 
 
-def run_several(config: GatewayConfig, arguments: Sequence[str]) -> int:
+def run_process_group(config: GatewayConfig, arguments: Sequence[str]) -> int:
     """Returns exit status 0 after a signal, 2 for invalid arguments. Raises `ConfigError`."""
     with listen(config.host, config.port, shared=True) as place:  # reserves the port, without accepting connections
         port: int = place.getsockname()[1]
@@ -31,12 +31,12 @@ def run_several(config: GatewayConfig, arguments: Sequence[str]) -> int:
 
 
 class GatewayGroup:
-    """The gateways of one port."""
+    """The gateway processes of one port."""
 
     def __init__(self, config: GatewayConfig, arguments: Sequence[str], port: int) -> None:
         self._count = config.gateways
         self._status = config.status_file
-        self._patience = config.drain_seconds + ENDING_ALLOWANCE_S
+        self._stop_timeout_s = config.drain_seconds + ENDING_ALLOWANCE_S
         shared = ["--gateways", "1", "--port", str(port), "--share-port", new_epoch()]
         safe = ["-P"] if sys.flags.safe_path else []  # the same module search path as in this process
         self._command = [sys.executable, *safe, "-m", "gateway", *arguments, *shared]
@@ -47,14 +47,14 @@ class GatewayGroup:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)
-        keeping = [child(self._keep(number)) for number in range(self._count)]
+        keeping = [child(self._keep_running(number)) for number in range(self._count)]
         await asyncio.gather(*keeping)
         return BAD_INPUT if self._bad else 0
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         """Restarts a gateway whenever it ends, until all are to end."""
         for tried in range(1 << 30):
-            status = await self._once(number)
+            status = await self._run_once(number)
             if status == BAD_INPUT:
                 self._bad = True
                 self._ending.set()
@@ -67,7 +67,8 @@ class GatewayGroup:
                     await self._ending.wait()
                 return
 
-    async def _once(self, number: int) -> int:
+    async def _run_once(self, number: int) -> int:
+        """Runs a gateway until it ends or all are to end. Returns its exit status."""
         place = ["--status-file", f"{self._status}.{number}"] if self._status else []
         process = await asyncio.create_subprocess_exec(
             *self._command, *place, start_new_session=True, preexec_fn=die_with(os.getpid())
@@ -77,7 +78,7 @@ class GatewayGroup:
         ending.cancel()
         if not ended.done():
             process.terminate()
-            await asyncio.wait({ended}, timeout=self._patience)
+            await asyncio.wait({ended}, timeout=self._stop_timeout_s)
         if not ended.done():
             process.kill()
         return await ended

@@ -14,14 +14,14 @@ MAX_WAITING_PER_TENANT = 256
 Result = TypeVar("Result")
 
 
-class TurnThreads:
+class FairThreads:
     """A few threads, each with one job at a time."""
 
     def __init__(self, count: int, name: str) -> None:
         self._slots = FairSlots(count, MAX_WAITING_PER_TENANT)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    async def run(self, work: Callable[[], Result], party: TenantShare, size: int, seconds: float) -> Result:
+    async def run(self, work: Callable[[], Result], share: TenantShare, size: int, seconds: float) -> Result:
         """Runs `work`, and returns its result. Fair shares are counted by `size`.
 
         Raises `TimeoutError` if the work takes longer than `seconds`, and `APIError` (503) if its turn has not come by
@@ -29,7 +29,7 @@ class TurnThreads:
         """
         try:
             async with asyncio.timeout(seconds):
-                await self._slots.take(party, size)
+                await self._slots.take(share, size)
         except (TimeoutError, TooManyWait):
             message = "the prompt could not be tokenized: too many other prompts are being tokenized"
             raise unavailable(message, "tokenizers_busy") from None

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
-class Gaps(Collector):
+class InterTokenLatency(Collector):
     """Histogram with bounds in s. One thread observes and collects."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float], model: str) -> None:

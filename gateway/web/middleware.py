@@ -1,7 +1,8 @@
-"""Work that is the same for every path: ids, callers, HEAD and OPTIONS, trailing slashes, headers for browsers."""
+"""ASGI middleware of every path: request ids, callers, HEAD and OPTIONS, trailing slashes, headers for browsers."""
 
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,14 +15,16 @@ from gateway.keys.callers import OPEN_PATHS, Callers
 from gateway.requests.holdings import Holdings
 from gateway.web.cross_origin import CrossOrigin, allow, is_preflight
 
-_OWN_ID = re.compile(r"[!-~]{1,128}")  # a client's request id: printable, and short
+_CLIENT_ID_REGEX = re.compile(r"[!-~]{1,128}")  # a client's request id: printable, and short
 log = logging.getLogger("baton.gateway")
 
 
-class Surface:
-    """The layer around the application; only callers that `callers` accepts pass it.
+class RequestMiddleware:
+    """Wraps the application. Requests that `callers` refuses do not reach it.
 
-    `methods` returns the methods of a path, and `refuse` makes error answers.
+    It puts into the scope's state what endpoints need of a request: `id`, `received` (local time, s), `holdings`,
+    `caller`, and `answer_headers`, to which endpoints add. `methods` returns the methods of a path, and `refuse` makes
+    error answers.
     """
 
     def __init__(
@@ -42,22 +45,22 @@ class Surface:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._holdings() as holdings:
-            scope.setdefault("state", {}).update(id=holdings.id, holdings=holdings)
+            scope.setdefault("state", {}).update(id=holdings.id, holdings=holdings, received=time.monotonic())
             await self._answer(holdings.id, scope, receive, send)
 
     async def _answer(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         asked, path = Headers(scope=scope), scope["path"].removesuffix("/") or "/"
         scope = {**scope, "path": path}
-        shown = named_by_client(asked) or id
+        shown = client_id(asked) or id
         headers = {"x-request-id": shown, **self._cross_origin.headers(path, asked)}
         if is_anthropic(path, asked):
             headers["request-id"] = id
 
-        told: dict[str, str] = scope["state"].setdefault("told", {})  # further headers of the answer
+        added: dict[str, str] = scope["state"].setdefault("answer_headers", {})
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update({**told, **headers})
+                MutableHeaders(scope=message).update({**added, **headers})
             await send(message)
 
         if scope["method"] == "OPTIONS" and is_preflight(asked):  # browsers send no key with a preflight request
@@ -65,7 +68,7 @@ class Surface:
             await preflight(scope, receive, send_on)
             return
         try:
-            caller = scope["state"]["caller"] = self._callers.of(path, asked)
+            caller = scope["state"]["caller"] = self._callers.identify(path, asked)
         except APIError as error:
             await self._refuse(Request(scope), error)(scope, receive, send_on)
             return
@@ -80,7 +83,7 @@ class Surface:
                 await self._app(scope, receive, send_on)
 
 
-def named_by_client(asked: Headers) -> str | None:
+def client_id(asked: Headers) -> str | None:
     """Returns the client's own id of the request, if it can be repeated and logged."""
     name = asked.get("x-request-id", "")
-    return name if _OWN_ID.fullmatch(name) else None
+    return name if _CLIENT_ID_REGEX.fullmatch(name) else None
