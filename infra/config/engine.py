@@ -29,7 +29,7 @@ RANK_COUNTS = (1, 2, 4, 8)
 """Numbers of ranks among which a model can be divided."""
 
 
-class WidthOptions(Struct, frozen=True, kw_only=True):
+class RankOptions(Struct, frozen=True, kw_only=True):
     """Ranks of a worker, real or simulated."""
 
     tensor_parallel: Annotated[
@@ -61,7 +61,7 @@ class WidthOptions(Struct, frozen=True, kw_only=True):
         }
 
 
-class MemoryOptions(WidthOptions, frozen=True, kw_only=True):
+class MemoryOptions(RankOptions, frozen=True, kw_only=True):
     """Memory of a worker, real or simulated."""
 
     quantization: Annotated[

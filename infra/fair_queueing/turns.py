@@ -42,15 +42,15 @@ class FairSlots:
         self._shares = Shares()
         self._lines: dict[str, deque[_Waiting]] = {}
 
-    async def take(self, party: TenantShare, size: int) -> None:
+    async def take(self, share: TenantShare, size: int) -> None:
         """Waits for a slot. Turns are weighed by the jobs' sizes. Raises `TooManyWait`."""
         if self._free:
             self._free -= 1
             return
-        line = self._lines.setdefault(party.tenant, deque())
+        line = self._lines.setdefault(share.tenant, deque())
         if len(line) >= self._each:
             raise TooManyWait(f"{len(line)} jobs of this tenant wait, the maximum")
-        waiting = _Waiting(party.weight, size, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(share.weight, size, asyncio.get_running_loop().create_future())
         line.append(waiting)
         try:
             await waiting.turn
@@ -60,7 +60,7 @@ class FairSlots:
             elif waiting in line:
                 line.remove(waiting)
                 if not line:
-                    del self._lines[party.tenant]
+                    del self._lines[share.tenant]
             raise
 
     def give_back(self) -> None:

@@ -105,6 +105,6 @@ def hashed(text: str, salt: str) -> str:
     return hmac.digest(bytes.fromhex(salt), text.encode(), "sha256").hex()
 
 
-def fits(text: str, record: KeyRecord) -> bool:
+def is_key_of(text: str, record: KeyRecord) -> bool:
     """Whether a key is the record's, checked in constant time."""
     return hmac.compare_digest(hashed(text, record.salt).encode(), record.hash.encode())

@@ -1,20 +1,18 @@
 """The API keys of some files, read again when they change."""
 
 import logging
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from infra.keys.api_key import SALT_BYTES, KeyRecord, fits, id_of
+from infra.file_version import FileVersion, file_version
+from infra.keys.api_key import SALT_BYTES, KeyRecord, id_of, is_key_of
 from infra.keys.key_file import read_keys
 
 CHECK_INTERVAL_S = 1.0  # between two checks whether a file has changed
 NO_KEY = KeyRecord(id="0" * 12, name="nobody", salt=secrets.token_hex(SALT_BYTES), hash="00" * 32, created_at=0)
 log = logging.getLogger("baton.keys")
-
-Mark = tuple[int, int, int, int]  # times of change in ns, size, inode (inodes are reused): differs if the file changed
 
 
 class KeyRing:
@@ -22,10 +20,10 @@ class KeyRing:
 
     def __init__(self, paths: Sequence[str]) -> None:
         """Reads the files. Raises `ConfigError` for a missing or broken file."""
-        self._marks: dict[Path, Mark | None] = {}
+        self._versions: dict[Path, FileVersion | None] = {}
         self._keys: dict[Path, list[KeyRecord]] = {}
         for path in map(Path, paths):
-            self._marks[path] = _mark(path)
+            self._versions[path] = file_version(path)
             self._keys[path] = read_keys(path)
         self._known: dict[str, KeyRecord] = {}
         self._index()
@@ -37,7 +35,7 @@ class KeyRing:
         much of it is right nor whether its public part is known.
         """
         record = self._known.get(id_of(text), NO_KEY)
-        return record if fits(text, record) and record is not NO_KEY else None
+        return record if is_key_of(text, record) and record is not NO_KEY else None
 
     def known(self, id: str) -> KeyRecord | None:
         """Returns the record with this public part, None if unknown. The caller has checked the key before."""
@@ -49,11 +47,11 @@ class KeyRing:
         The keys of a file that is missing or broken now stay as they were.
         """
         known = self._known
-        for path, before in self._marks.items():
-            mark = _mark(path)
-            if mark == before:
+        for path, before in self._versions.items():
+            version = file_version(path)
+            if version == before:
                 continue
-            self._marks[path] = mark
+            self._versions[path] = version
             try:
                 self._keys[path] = read_keys(path)
             except ConfigError as error:
@@ -66,11 +64,3 @@ class KeyRing:
     def _index(self) -> None:
         """Replaces the table as a whole, so that other threads see the old or the new one."""
         self._known = {key.id: key for keys in self._keys.values() for key in keys}
-
-
-def _mark(path: Path) -> Mark | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import os
 import ssl
 from pathlib import Path
 
 from contracts.errors import ConfigError
+from infra.file_version import FileVersion, file_version
 
 CHECK_INTERVAL_S = 5.0  # between two checks for a changed certificate or key
 HANDSHAKE_SECONDS = 10.0  # limit for a client's handshake
@@ -23,7 +23,7 @@ class Certificate:
             if not value:
                 raise ConfigError(missing, cert or key, f"it goes with {option}, which is missing")
         self._cert, self._key = cert, key
-        self._marks = self._look()
+        self._versions = self._file_versions()
         self.context = self._read()
 
     async def follow(self) -> None:
@@ -37,10 +37,10 @@ class Certificate:
 
     async def refresh(self) -> None:
         """Reads the files again if they have changed."""
-        marks = self._look()
-        if marks == self._marks:
+        versions = self._file_versions()
+        if versions == self._versions:
             return
-        self._marks = marks
+        self._versions = versions
         try:
             await asyncio.to_thread(self._read)
             self.context.load_cert_chain(self._cert, self._key, password="")
@@ -49,8 +49,8 @@ class Certificate:
         else:
             log.info("%s: the certificate was read again", self._cert)
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_mark(path) for path in (self._cert, self._key)]
+    def _file_versions(self) -> list[FileVersion | None]:
+        return [file_version(path) for path in (self._cert, self._key)]
 
     def _read(self) -> ssl.SSLContext:
         for option, path in ((CERT_OPTION, self._cert), (KEY_OPTION, self._key)):
@@ -94,17 +94,9 @@ def trusting(path: str, option: str) -> ssl.SSLContext:
     return context
 
 
-def own_probe() -> ssl.SSLContext:
+def trusting_any_server() -> ssl.SSLContext:
     """Returns a context that trusts any server, for probes of this host's own servers, which send nothing secret."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _mark(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino

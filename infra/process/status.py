@@ -22,9 +22,7 @@ class Status(Struct, frozen=True, omit_defaults=True):
     address: str = ""
     error: str = ""
     pid: int = 0
-    idle_s: float | None = (
-        None  # since a gateway last had a request in progress; None: it has had none, or is not asked
-    )
+    idle_s: float | None = None  # since a gateway's last request in progress; None: it has had none, or does not tell
 
 
 class StatusFile:

@@ -1,4 +1,4 @@
-"""Gaps between what ran on a device."""
+"""InterTokenLatency between what ran on a device."""
 
 import pytest
 import torch

@@ -5,21 +5,21 @@ import re
 import msgspec
 import pytest
 
-from infra.keys.api_key import KeyOptions, KeyRecord, fits, hashed, id_of, make_key
+from infra.keys.api_key import KeyOptions, KeyRecord, hashed, id_of, is_key_of, make_key
 
 
 def test_a_key_has_its_id_and_256_bits_and_its_record_has_neither_secret_nor_key() -> None:
     text, record = make_key("one", KeyOptions(tenant="acme", weight=2.0), 17.9)
     assert re.fullmatch("baton-[0-9a-f]{12}-[0-9a-f]{64}", text) and id_of(text) == record.id
     assert (record.owner, record.created_at, record.weight) == ("acme", 17, 2.0)
-    assert fits(text, record) and text[-64:] not in msgspec.json.encode(record).decode()
+    assert is_key_of(text, record) and text[-64:] not in msgspec.json.encode(record).decode()
     assert make_key("two", KeyOptions(), 0).record.owner == "two"
 
 
 def test_two_keys_share_nothing_and_one_key_has_another_hash_under_another_salt() -> None:
     one, other = (make_key("same", KeyOptions(), 0) for _ in range(2))
     assert one.text != other.text and one.record.salt != other.record.salt
-    assert not fits(one.text, other.record)
+    assert not is_key_of(one.text, other.record)
     assert hashed(one.text, one.record.salt) != hashed(one.text, other.record.salt)
 
 
@@ -28,7 +28,7 @@ def test_no_character_of_a_key_can_be_another(where: int) -> None:
     text, record = make_key("one", KeyOptions(), 0)
     changed = [*text]
     changed[where] = "0" if changed[where] != "0" else "1"
-    assert not fits("".join(changed), record)
+    assert not is_key_of("".join(changed), record)
 
 
 @pytest.mark.parametrize("text", ["", "baton", "baton--", "baton-0123456789ab-", "Baton-" + "0" * 12 + "-" + "0" * 64])

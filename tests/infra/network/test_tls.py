@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError
-from infra.network.tls import Certificate, certificate, own_probe, trusting
+from infra.network.tls import Certificate, certificate, trusting, trusting_any_server
 from tests.certificates import make_certificate
 
 Spoil = Callable[[Path, Path, Path], tuple[str, str]]
@@ -70,17 +70,17 @@ async def test_a_certificate_is_read_again_and_a_broken_one_is_not(
 ) -> None:
     cert, key = make_certificate(tmp_path)
     found = Certificate(str(cert), str(key))
-    old = await shaken(found.context, own_probe())
+    old = await shaken(found.context, trusting_any_server())
     new, its_key = make_certificate(tmp_path / "new")
     new.replace(cert)
     for _ in range(2):
         await found.refresh()
-        assert await shaken(found.context, own_probe()) == old, "its key is not there yet"
+        assert await shaken(found.context, trusting_any_server()) == old, "its key is not there yet"
     (line,) = [entry.getMessage() for entry in caplog.records if "stays as it was" in entry.getMessage()]
     assert "is not the key" in line
     its_key.replace(key)
     await found.refresh()
-    assert await shaken(found.context, own_probe()) == ssl.PEM_cert_to_DER_cert(cert.read_text()) != old
+    assert await shaken(found.context, trusting_any_server()) == ssl.PEM_cert_to_DER_cert(cert.read_text()) != old
 
 
 async def test_a_client_trusts_what_it_is_told_and_nobody_else(tmp_path: Path) -> None:

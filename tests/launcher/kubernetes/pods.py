@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.network.tls import own_probe
+from infra.network.tls import trusting_any_server
 from launcher.containers.container import APP_DIRECTORY
 from launcher.options import ROOT
 from tests.e2e.harness.host import Host, namespace
@@ -105,7 +105,7 @@ class Pod:
     def connection(self, name: str, scheme: str, seconds: float) -> http.client.HTTPConnection:
         (port,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
         if scheme == "HTTPS":
-            return http.client.HTTPSConnection(self.address, port, timeout=seconds, context=own_probe())
+            return http.client.HTTPSConnection(self.address, port, timeout=seconds, context=trusting_any_server())
         return http.client.HTTPConnection(self.address, port, timeout=seconds)
 
     def _variables(self, name: str) -> dict[str, str]:
