@@ -190,6 +190,18 @@ def test_the_tour_can_be_read_in_a_weekend() -> None:
     assert f"{len(stops)} files" in text
 
 
+def test_the_tours_table_counts_the_lines_of_each_section() -> None:
+    text = (ROOT / "docs" / "tour.md").read_text()
+    lengths: dict[str, list[int]] = {}
+    for section in text.split("\n## ")[1:]:
+        if stops := TOUR_STOP.findall(section):
+            lengths[section.partition("\n")[0]] = [len((ROOT / path).read_text().splitlines()) for _, path, _ in stops]
+    rows = re.findall(r"^\| \[([\w ]+)\]\(#[\w-]+\) \| (\d+) \| ([\d,]+) \|", text, re.MULTILINE)
+    assert [(head, int(files)) for head, files, _ in rows] == [(head, len(found)) for head, found in lengths.items()]
+    for head, _, lines in rows:
+        assert sum(lengths[head]) == pytest.approx(int(lines.replace(",", "")), rel=0.1), head
+
+
 def test_every_code_of_an_error_is_in_the_apis_page() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
     codes = error_codes()
