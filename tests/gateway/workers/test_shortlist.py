@@ -11,7 +11,7 @@ from contracts.ids import NO_TICKET
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.router import Router, cheapest, least_loaded
-from gateway.workers.shortlist import MAX_WORKERS_BY_KV, MAX_WORKERS_PRICED
+from gateway.workers.shortlist import MAX_WORKERS_BY_KV, MAX_WORKERS_BY_LOAD, MAX_WORKERS_PRICED
 from gateway.workers.worker import Worker
 from pricing.routes.backlog import Backlog, PromptWork
 from pricing.routes.candidate import Candidate
@@ -56,10 +56,10 @@ def plainly(workers: list[Worker], request: RouteRequest, turn: int) -> Choice |
     def promising(candidates: list[Candidate]) -> list[Candidate]:
         if len(candidates) <= MAX_WORKERS_PRICED:
             return candidates
+        ready = [each for each in candidates if not each.last_resort[0]] or candidates  # not late
+        idle = sorted(ready, key=lambda each: each.load)[:MAX_WORKERS_BY_LOAD]
         near = sorted(candidates, key=lambda each: -each.cached)[:MAX_WORKERS_BY_KV]
-        epochs = {each.epoch for each in near}
-        others = sorted((each for each in candidates if each.epoch not in epochs), key=lambda each: each.load)
-        return near + others[: MAX_WORKERS_PRICED - MAX_WORKERS_BY_KV]
+        return [each for each in near if each.cached > max(one.cached for one in idle)] + idle
 
     prefills, decodes = in_turn("prefill"), in_turn("decode")
     if not decodes:
@@ -142,6 +142,20 @@ def test_a_choice_follows_all_changes_of_the_workers() -> None:
         for role in (roster.prefills, roster.decodes):
             in_turn = role.ring[turn % 16 :] + role.ring[: turn % 16]
             assert list(role.by_load(turn % 16)) == sorted(in_turn, key=Worker.load)
+
+
+def test_late_workers_take_no_place_of_workers_that_answer() -> None:
+    """Workers that hang keep their low load: were only they priced, the request would go to one of them."""
+    hanging = [worker(f"d{number:02}", D) for number in range(MAX_WORKERS_PRICED + 1)]
+    busy = [worker(f"e{number:02}", D) for number in range(MAX_WORKERS_PRICED)]
+    for each in hanging:
+        each.late = True
+    for each in busy:
+        each.own_sequences = 3
+    request = RouteRequest(500, output_tokens=20)
+    choice = Router().pick(listed([*hanging, *busy]), request, NOW_S)
+    assert choice is not None and choice.route.decode.startswith("e")
+    assert Router().pick(listed(hanging), request, NOW_S) is not None
 
 
 def test_workers_with_other_block_sizes_are_compared_by_tokens() -> None:
