@@ -4,8 +4,9 @@ Importing PyTorch and transformers is most of what a worker's start takes, and t
 tests.e2e.harness.forks` imports them once, before any thread or socket is there, and each service begins as a fork of
 it. From then on it is what `python -m SERVICE` would be: a process of its own, with its command line, environment, log
 and exit status. (`tests/launcher/commands/test_up.py` and the benchmarks' tests start the same services as commands.)
-Only its last moment is shorter: an interpreter that ends takes all modules apart, for some 0.4 s where it has to copy
-the pages that it shares with others, and a fork leaves that to the kernel, as `multiprocessing`'s do.
+Two moments are shorter. An interpreter that ends takes all modules apart, for some 0.4 s where it has to copy the pages
+that it shares with others, and a fork leaves that to the kernel, as `multiprocessing`'s do. And a worker measures
+itself as shortly as it can, which no test here is about.
 """
 
 import atexit
@@ -27,6 +28,7 @@ from triton import knobs
 
 import worker.start
 from benchmarks.processes.python_path import python_path
+from engine.start import profiling, step_contrasts
 from launcher.deployment import SERVICE_ENVIRONMENT
 from tests.e2e.harness.forked_ranks import ForkedRanks
 from tests.e2e.harness.host import Host
@@ -38,6 +40,8 @@ MODELS = ("llama", "mistral", "qwen2", "qwen3")
 """Their configurations in transformers, which each worker reads one of."""
 MAX_MESSAGE_BYTES = 1 << 16
 """Bytes of a message."""
+MEASURING_S = 0.02
+"""Seconds in which a worker measures prompt steps; it compares each pair of steps as few times as it may."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -105,6 +109,7 @@ def main() -> int:
         importlib.import_module(f"transformers.models.{model}.configuration_{model}")
     if knobs.runtime.interpret:
         keep_lookups()
+    profiling.MEASURING_S, step_contrasts.MAX_PAIR_S = MEASURING_S, 0.0
     gc.freeze()  # what forks share stays shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end the services
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
