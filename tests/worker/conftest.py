@@ -1,13 +1,14 @@
-"""A real Valkey server for the tests of what is taken from it."""
+"""A real Valkey server for the tests of what is taken from it, and engines that start as those of the engine's tests."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from infra.redis.clients import Store, connect
+from tests.engine.conftest import one_thread
 from tests.infra.conftest import clean_redis, redis_url
 
-__all__ = ["clean_redis", "redis_url"]
+__all__ = ["clean_redis", "one_thread", "redis_url"]
 
 
 @pytest.fixture
