@@ -6,6 +6,7 @@ import streamlit as st
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
 from dashboard.drawing import markup
+from dashboard.drawing.charts import MAX_LIMIT_RATIO
 from dashboard.drawing.palette import OUTCOME_COLOURS, STAGE_COLOURS
 from dashboard.reading.figures import Outcome
 from dashboard.reading.plan_figures import ThroughputPoint, fitting_sequences, good_tokens_per_s, kv_bytes, throughput
@@ -80,7 +81,7 @@ def _throughput(source: Source) -> None:
 
 
 def throughput_chart(points: list[ThroughputPoint], limit_ms: float | None) -> alt.LayerChart | alt.FacetChart:
-    """Points of output tokens per second over TPOT, with the limit dashed."""
+    """Points of output tokens per second over TPOT, with the limit dashed if it is near."""
     values = [{"tpot": point.tpot_ms, "tokens": point.tokens_per_s} for point in points]
     shown = (
         alt.Chart(alt.InlineData(values))
@@ -90,6 +91,7 @@ def throughput_chart(points: list[ThroughputPoint], limit_ms: float | None) -> a
             y=alt.Y("tokens:Q", title="output tokens/s", scale=alt.Scale(zero=True)),
         )
     )
-    limits = [] if limit_ms is None else [{"tpot": limit_ms}]
+    near = limit_ms is not None and limit_ms <= MAX_LIMIT_RATIO * max(point.tpot_ms for point in points)
+    limits = [{"tpot": limit_ms}] if near else []
     line = alt.Chart(alt.InlineData(limits)).mark_rule(strokeDash=[5, 4], color=OUTCOME_COLOURS[Outcome.FAILED])
     return alt.layer(shown, line.encode(x="tpot:Q")).properties(height=CHART_HEIGHT_PX)
