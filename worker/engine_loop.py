@@ -17,7 +17,7 @@ from worker.engine_rounds import EngineRounds, Event, RolePolicy
 from worker.engine_status import PromptCounts
 from worker.life import Life
 
-IDLE_WAIT = 1.0  # longest wait of an idle loop before it checks deadlines; an event ends it
+MAX_IDLE_WAIT_S = 1.0  # longest wait of an idle loop before it checks deadlines; an event ends it
 log = logging.getLogger("baton.worker")
 
 
@@ -62,12 +62,12 @@ class EngineLoop(Generic[Event]):
         self._depth = depth
         self._idle_steps = idle_steps
         self._monotonic = monotonic
-        self._flying: deque[StepPlan] = deque()  # launched and not collected, oldest first
+        self._in_flight: deque[StepPlan] = deque()  # launched and not collected, oldest first
         self._leave_at: float | None = None  # server time, s, at which a draining worker gives up
         self._idle = True
-        self._checked = False  # blocks were checked since the last step
+        self._are_blocks_checked = False  # blocks were checked since the last step
         self._received = PromptCounts()  # prompts of received jobs
-        self._fresh = False  # the shown load lacks the last events
+        self._is_load_stale = False  # the shown load lacks the last events
         self.error = ""  # why the loop ended, unless it was asked to
 
     def run(self) -> None:
@@ -80,22 +80,22 @@ class EngineLoop(Generic[Event]):
                     self._life.adapters.free(self._policy.adapters())
                 now = self._life.clock.now()
                 status.enters("planning")
-                plan, moves = self._rounds.plan(now, steps=not self._leaves(now))
+                plan, moves = self._rounds.plan(now, steps=not self._is_past_drain(now))
                 if moves:
                     status.enters("moving blocks")
                     self._executor.move(moves)  # before KV lands in reassigned blocks
                 self._rounds.admit(now)
-                if self._fresh and plan is not None:
+                if self._is_load_stale and plan is not None:
                     self._show()  # the step may take long
                 if plan is not None:
                     status.enters("launching a step")
-                    self._checked = False
+                    self._are_blocks_checked = False
                     self._launch(plan)
-                collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
+                collected = bool(self._in_flight) and (plan is None or len(self._in_flight) == self._depth)
                 if collected:
                     status.enters("collecting a step")
                     result = self._executor.collect()
-                    self._flying.popleft()
+                    self._in_flight.popleft()
                     status.step_ended()
                     status.enters("sending what a step gave")
                     self._rounds.collected(result, self._life.clock.now())
@@ -113,13 +113,13 @@ class EngineLoop(Generic[Event]):
     def _launch(self, plan: StepPlan) -> None:
         self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
         self._executor.launch(plan)
-        self._flying.append(plan)
+        self._in_flight.append(plan)
 
     def _show(self) -> None:
         self._life.status.shows(self._policy.load(), self._received)
 
-    def _leaves(self, now: float) -> bool:
-        """Returns whether no step is planned any more, so that running steps are collected."""
+    def _is_past_drain(self, now: float) -> bool:
+        """Returns whether no step is planned any more: running steps are only collected."""
         return bool(self.error) or (self._leave_at is not None and now > self._leave_at)
 
     def _receive(self) -> None:
@@ -129,15 +129,15 @@ class EngineLoop(Generic[Event]):
         if self._idle:
             self._life.busy.leave()
             if not self._over():
-                wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
+                wait = min(MAX_IDLE_WAIT_S, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
                 if self._idle_steps is not None and not self._policy.busy():
                     wait = min(wait, self._idle_steps.seconds_left(self._monotonic()))
         self._life.status.rests()
         events = self._life.inbox.take(wait)
         self._life.status.begins("taking events")
-        if not events and self._idle and not self._checked and not self._policy.busy():
+        if not events and self._idle and not self._are_blocks_checked and not self._policy.busy():
             self._scheduler.check_invariants()  # detects lost blocks when there is time
-            self._checked = True
+            self._are_blocks_checked = True
             log.debug("idle after %d steps: all blocks are accounted for", self._scheduler.load().steps)
         if not events and self._idle:
             self._measure()
@@ -145,7 +145,7 @@ class EngineLoop(Generic[Event]):
             self._policy.receive(event, self._life.clock.now())
             if isinstance(event, PrefillJob | DecodeJob):
                 self._received = self._received.and_prompt(len(event.prompt.token_ids))
-        self._fresh = bool(events)
+        self._is_load_stale = bool(events)
 
     def _measure(self) -> None:
         """Runs measuring steps if they are due. A new event waits only for the steps in flight."""
@@ -157,13 +157,13 @@ class EngineLoop(Generic[Event]):
         self._executor.move(self._scheduler.take_moves())
         collected = 0.0
         launched: deque[float] = deque()
-        while plans or self._flying:
-            while plans and len(self._flying) < self._depth:
+        while plans or self._in_flight:
+            while plans and len(self._in_flight) < self._depth:
                 launched.append(clock())
                 self._launch(plans.popleft())
             self._executor.collect()
             now = clock()
-            steps.took(self._flying.popleft(), now - max(launched.popleft(), collected))
+            steps.took(self._in_flight.popleft(), now - max(launched.popleft(), collected))
             collected = now
             if inbox.anything or steps.is_over(now):
                 plans.clear()
@@ -183,6 +183,6 @@ class EngineLoop(Generic[Event]):
     def _over(self) -> bool:
         if self.error:
             return True
-        if self._leave_at is None or self._flying:
+        if self._leave_at is None or self._in_flight:
             return False
         return not self._policy.busy() or self._life.clock.now() > self._leave_at

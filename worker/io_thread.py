@@ -5,7 +5,8 @@ import logging
 import threading
 import time
 from contextlib import AsyncExitStack
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from msgspec import structs
@@ -18,7 +19,7 @@ from infra.network.sockets import token_router
 from infra.process.ending import end
 from infra.process.status import StatusFile
 from infra.process.tasks import Tasks, child
-from infra.redis.clients import connect
+from infra.redis.clients import Store, connect
 from infra.redis.queue import JOB_PURPOSE, JobQueue
 from infra.redis.records import WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE as RECORDS
@@ -30,10 +31,10 @@ from worker.gateways.connections import GatewayConnections
 from worker.gateways.intake import Intake
 from worker.heartbeat import Heartbeat
 from worker.life import Life
-from worker.transfer import MakeTransfer
+from worker.transfer import MakeTransfer, Transfer
 
-FLUSH_SECONDS = 1.0  # at the end, for sending pending messages
-CLOSE_SECONDS = 5.0  # for closing everything afterwards
+MAX_FLUSH_S = 1.0  # at the end, for sending pending messages
+MAX_CLOSE_S = 5.0  # for closing everything afterwards
 log = logging.getLogger("baton.worker")
 
 
@@ -43,10 +44,7 @@ class IOThread(threading.Thread):
     def __init__(
         self, life: Life, record: WorkerRecord, secret: bytes, make_transfer: MakeTransfer, device: torch.device
     ) -> None:
-        """`record` lacks the addresses, which are known once the sockets are bound.
-
-        KV lands on, and leaves from, `device`.
-        """
+        """`record` lacks the addresses, which are known once the sockets are bound; `device` has the KV pool."""
         super().__init__(name="io", daemon=True)
         self._life = life
         self._record = record
@@ -57,7 +55,7 @@ class IOThread(threading.Thread):
         self.registered = False  # Redis has shown this worker at least once
         self.error: BatonError | None = None  # named error that ended the thread
         self._watch = EngineWatch(life.status, life.config.hang_seconds)
-        self._left = threading.Event()  # the engine thread has left its loop
+        self._stopping = threading.Event()  # the engine thread has ended its loop
 
     def run(self) -> None:
         """Serves until `stop`. An error stops the engine thread, or ends the process."""
@@ -72,82 +70,94 @@ class IOThread(threading.Thread):
         except BaseException as error:
             log.exception("the I/O thread ends")
             self._life.inbox.stop(f"{type(error).__name__}: {error}")
-        while not self._left.wait(CHECK_INTERVAL_S):
+        while not self._stopping.wait(CHECK_INTERVAL_S):
             self._watch.look(time.monotonic())
 
     def stop(self) -> None:
         """Ends the thread after pending messages were sent; called from the engine thread."""
-        self._left.set()
+        self._stopping.set()
         self._life.outbox.close()
-        self.join(FLUSH_SECONDS + CLOSE_SECONDS)
+        self.join(MAX_FLUSH_S + MAX_CLOSE_S)
 
     async def _serve(self) -> None:
-        async with AsyncExitStack() as made:
-            await self._work(made)
+        async with AsyncExitStack() as opened:
+            parts = self._open(opened)
+            tasks = Tasks("the I/O thread")
+            opened.push_async_callback(tasks.close)
+            delivering = tasks.start(self._life.outbox.deliver(parts.handle))
+            tasks.start(parts.network.gatekeeper.tasks.wait())
+            tasks.start(self._work(parts, tasks))
+            await _until(delivering, tasks)
+            parts.intake.leave()
+            await parts.connections.send_all(MAX_FLUSH_S)
+            if self.registered:
+                await parts.heartbeat.stop()
 
-    async def _work(self, made: AsyncExitStack) -> None:
-        life, config = self._life, self._life.config
+    def _open(self, opened: AsyncExitStack) -> "_Parts":
+        """Binds the sockets and connects to Redis; `opened` closes them."""
+        life = self._life
         network = Network.of(self._secret, life.bind)
-        made.push_async_callback(network.destroy)
-        store = connect(config.store.redis)
-        made.push_async_callback(store.aclose)
+        opened.push_async_callback(network.destroy)
+        store = connect(life.config.store.redis)
+        opened.push_async_callback(store.aclose)
         socket, address = token_router(network.context, network.bind, network.keys)
-        made.callback(socket.close, 0)
+        opened.callback(socket.close, 0)
         network.gatekeeper.watch(socket)
         transfer = self._make_transfer(network, life.inbox.post)
-        made.push_async_callback(transfer.close)
+        opened.push_async_callback(transfer.close)
         jobs = JobQueue(store, Sealer(self._secret, JOB_PURPOSE), life.epoch)
         connections = GatewayConnections(life, socket, transfer)
         intake = Intake(life, jobs, connections, transfer)
-        record = structs.replace(
-            self._record,
-            address=address,
-            handoff_address=transfer.handoff_address,
-        )
+        record = structs.replace(self._record, address=address, handoff_address=transfer.handoff_address)
         heartbeat = Heartbeat(life, record, store, Signer(self._secret, RECORDS), jobs, connections, transfer)
-        signers = AdapterSigners.of(self._secret)
+        return _Parts(network, store, address, transfer, jobs, connections, intake, heartbeat)
 
-        def handle(event: Any) -> None:
-            """Passes an event of the engine thread to connections or transfer."""
-            (connections if isinstance(event, ToGateway) else transfer).handle(event)
+    async def _register(self, parts: "_Parts") -> None:
+        """Registers the worker. Raises `StoreUnavailable`; may be called again."""
+        await self._life.clock.sync(parts.store)
+        await self._life.adapters.follow(parts.store, AdapterSigners.of(self._secret))
+        await parts.jobs.open()  # before the worker registers: jobs cannot be added to a missing stream
+        await parts.heartbeat.beat()
 
-        async def register() -> None:
-            """Registers the worker. Raises `StoreUnavailable`; may be called again."""
-            await life.clock.sync(store)
-            await life.adapters.follow(store, signers)
-            await jobs.open()  # before the worker registers: jobs cannot be added to a missing stream
-            await heartbeat.beat()
+    async def _work(self, parts: "_Parts", tasks: Tasks) -> None:
+        """Registers the worker, and starts what serves requests."""
+        life = self._life
+        outage = Outage(log, "the worker waits to register")
+        await until_answered(partial(self._register, parts), outage, self._status.report)
+        self.registered = True
+        self._status.ready(parts.address)
+        blocks = life.status.load.blocks_total
+        log.info("ready: %s worker %s at %s, %d KV blocks", self._record.role, life.epoch, parts.address, blocks)
+        for task in (
+            parts.connections.run(parts.intake.take),
+            parts.connections.send(),
+            parts.connections.tell_keys(),
+            parts.intake.run(),
+            parts.intake.collect(),
+            parts.transfer.run(),
+            parts.heartbeat.run(),
+            life.adapters.follow_for_ever(parts.store, AdapterSigners.of(self._secret)),
+            self._status.beat(),
+            self._watch.run(),
+        ):
+            tasks.start(task)
 
-        async def work() -> None:
-            await until_answered(register, Outage(log, "the worker waits to register"), self._status.report)
-            self.registered = True
-            self._status.ready(address)
-            blocks = life.status.load.blocks_total
-            log.info("ready: %s worker %s at %s, %d KV blocks", record.role, life.epoch, address, blocks)
-            for task in (
-                connections.run(intake.take),
-                connections.send(),
-                connections.tell_keys(),
-                intake.run(),
-                intake.collect(),
-                transfer.run(),
-                heartbeat.run(),
-                life.adapters.follow_for_ever(store, signers),
-                self._status.beat(),
-                self._watch.run(),
-            ):
-                tasks.start(task)
 
-        tasks = Tasks("the I/O thread")
-        made.push_async_callback(tasks.close)
-        delivering = tasks.start(life.outbox.deliver(handle))
-        tasks.start(network.gatekeeper.tasks.wait())
-        tasks.start(work())
-        await _until(delivering, tasks)
-        intake.leave()
-        await connections.send_all(FLUSH_SECONDS)
-        if self.registered:
-            await heartbeat.stop()
+class _Parts(NamedTuple):
+    """The sockets, connections and tasks of the I/O thread, in its event loop."""
+
+    network: Network
+    store: Store
+    address: str  # of the socket for gateways
+    transfer: Transfer
+    jobs: JobQueue
+    connections: GatewayConnections
+    intake: Intake
+    heartbeat: Heartbeat
+
+    def handle(self, event: Any) -> None:
+        """Passes an event of the engine thread to connections or transfer."""
+        (self.connections if isinstance(event, ToGateway) else self.transfer).handle(event)
 
 
 async def _until(last: asyncio.Task[None], tasks: Tasks) -> None:

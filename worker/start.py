@@ -24,6 +24,7 @@ from contracts.adapters import parse_sources
 from contracts.errors import BatonError
 from contracts.ids import new_epoch
 from contracts.kv.spec import refuse_codec_of_bytes
+from engine.backends.base import OnLayer
 from engine.device import choose_device
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
@@ -68,8 +69,9 @@ from worker.ranks.gpus import gpus_of_ranks
 from worker.ranks.starting import RankProcesses
 from worker.role import Role, WorkerParts
 from worker.scheduler_setup import make_block_manager, make_scheduler, step_costs
+from worker.transfer import MakeTransfer
 
-SIGNAL_LOOK_S = 0.1  # between two checks for a signal, while Redis is asked
+SIGNAL_CHECK_S = 0.1  # between two checks for a signal, while Redis is asked
 RANK_END_S = 10.0
 """Seconds that a worker on GPUs has to stop by itself after one of its ranks has ended."""
 MASK_THREADS = 4
@@ -87,8 +89,8 @@ def serve(
 ) -> int:
     """Runs a worker until it is asked to stop; returns the process's exit status. `load` makes its engine."""
     log_to_stderr(config.log_level, config.log_format, name)
-    if theirs := notice():
-        log.warning(theirs)
+    if warning := notice():
+        log.warning(warning)
     raise_limit()
     status = StatusFile(config.status_file)
     try:
@@ -109,19 +111,15 @@ def _serve(
     inbox: Inbox[Any] = Inbox(config.inbox)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
-    outbox: Outbox[Any] = Outbox(config.inbox)
     refuse_old_driver(config.engine.device)  # with `auto`, PyTorch would compute on the CPU
     bind = choose_bind_address(config.place, own_addresses())
     check_ports(bind, name, config.transfer)
     secret = load_secret(config.store.secret_file)
     status.report("connecting to Redis")
-    if not asyncio.run(_found_store(config.store.redis, inbox, status)):
+    if not asyncio.run(_wait_for_store(config.store.redis, inbox, status)):
         return 0
 
-    refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
-    proposing(config.engine)
-    if name == "prefill":  # decodes only while no decode worker is there
-        config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
+    config = _settings_of_role(name, config)
     device = choose_device(config.engine.device)
     if device.type == "cpu":
         place_worker(config.numa_node)
@@ -130,35 +128,15 @@ def _serve(
     ranks = _ranks(config, width, cores, device)
     if ranks is not None:
         ranks.watch(partial(_stop, inbox, device))
-    group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
-    shares_pool = name == "decode" and RINGS_SUPPORTED and "pool" in transports(config.transfer)
-    engine = load(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
-    blocks = make_block_manager(config, engine)
-    preparation = _preparation(config, engine, inbox)
-    fit = StepFit(step_costs(config, engine))
-    scheduler = make_scheduler(name, config, engine, blocks, preparation, fit)
+    engine = _load_engine(name, config, ranks, load, status)
     busy = BusyPage(config.busy_page, cores, torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     adapters = _adapters(config, engine, status, ranks)
+    outbox: Outbox[Any] = Outbox(config.inbox)
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, bind)
-    memory = engine.rank_pools or engine.pool
-    parts = WorkerParts(life, memory.spec, memory, engine.model_config.vocab_size, scheduler, blocks)
-    policy, make_transfer, layer_written = make_role(parts)
-    layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
-    mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # on a CPU all cores compute the step
-    masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
-    logprobs_mode = config.engine.logprobs_mode
-    typical = config.engine.acceptance == "typical"
-    if typical:
-        log.warning(TYPICAL_WARNING)
-    executor = Executor(engine, layer_signal, masks, logprobs_mode, engine.proposer, typical=typical)
-    threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
-    most_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
-    idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode" and engine.pooler is None)
-    loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth, idle_steps)
+    loop, make_transfer = _engine_loop(name, life, engine, make_role)
 
-    life.status.shows(policy.load(), PromptCounts())
     io = IOThread(life, own_record(name, life, engine), secret, make_transfer, engine.backend.device)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would take about 70 ms to scan it
@@ -177,6 +155,58 @@ def _serve(
         return 1
     log.info("stopped")
     return 0
+
+
+def _settings_of_role(name: RoleName, config: WorkerConfig) -> WorkerConfig:
+    """Returns the settings as a role uses them. Raises `ConfigError` for settings that contradict each other."""
+    refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
+    proposing(config.engine)
+    if name == "prefill":  # decodes only while no decode worker is there
+        return structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
+    return config
+
+
+def _load_engine(
+    name: RoleName,
+    config: WorkerConfig,
+    ranks: RankProcesses | None,
+    load: Callable[..., LoadedEngine],
+    status: StatusFile,
+) -> LoadedEngine:
+    group, peers = (ranks.group, ranks) if ranks is not None else (ONE_RANK, NO_PEERS)
+    shares_pool = name == "decode" and RINGS_SUPPORTED and "pool" in transports(config.transfer)
+    return load(config.engine, status.report, group=group, peers=peers, shares_pool=shares_pool)
+
+
+def _engine_loop(
+    name: RoleName, life: Life, engine: LoadedEngine, make_role: Callable[[WorkerParts], Role]
+) -> tuple[EngineLoop[Any], MakeTransfer]:
+    """Makes what the engine thread runs: scheduler, role policy and executor; returns the role's transfer, too."""
+    config = life.config
+    blocks = make_block_manager(config, engine)
+    preparation = _preparation(config, engine, life.inbox)
+    fit = StepFit(step_costs(config, engine))
+    scheduler = make_scheduler(name, config, engine, blocks, preparation, fit)
+    memory = engine.rank_pools or engine.pool
+    parts = WorkerParts(life, memory.spec, memory, engine.model_config.vocab_size, scheduler, blocks)
+    policy, make_transfer, layer_written = make_role(parts)
+    life.status.shows(policy.load(), PromptCounts())
+    executor = _executor(config, engine, engine.backend.layer_signal(layer_written, life.busy.divide), preparation)
+    threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
+    most_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
+    idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode" and engine.pooler is None)
+    return EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth, idle_steps), make_transfer
+
+
+def _executor(
+    config: WorkerConfig, engine: LoadedEngine, on_layer: OnLayer | None, preparation: Preparation
+) -> Executor:
+    mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # on a CPU all cores compute the step
+    masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
+    typical = config.engine.acceptance == "typical"
+    if typical:
+        log.warning(TYPICAL_WARNING)
+    return Executor(engine, on_layer, masks, config.engine.logprobs_mode, engine.proposer, typical=typical)
 
 
 def _ranks(config: WorkerConfig, width: int, cores: int, device: torch.device) -> RankProcesses | None:
@@ -198,14 +228,14 @@ def _stop(inbox: Inbox[Any], device: torch.device, error: str) -> None:
 
 
 def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile, ranks: RankProcesses | None) -> Adapters:
-    given = config.engine
+    settings = config.engine
     shelf: AdapterShelf = engine.adapters or NoAdapters()
     if engine.adapters is not None and ranks is not None:
         shelf = RankAdapters(engine.adapters, ranks)
-    adapters = Adapters(shelf, given.model, given.lora_root)
+    adapters = Adapters(shelf, settings.model, settings.lora_root)
     if engine.adapters is not None:
         status.report("loading adapters")
-        adapters.load_fixed(parse_sources(given.lora, [Path(given.model).name]))
+        adapters.load_fixed(parse_sources(settings.lora, [Path(settings.model).name]))
     return adapters
 
 
@@ -218,14 +248,14 @@ def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) 
     return Preparation(read, inbox.wake)
 
 
-async def _found_store(url: str, inbox: Inbox[Any], status: StatusFile) -> bool:
-    """Waits for Redis. Returns False if a signal came first. Raises `StoreRefused`."""
+async def _wait_for_store(url: str, inbox: Inbox[Any], status: StatusFile) -> bool:
+    """Waits until Redis answers; returns False if a signal came first. Raises `StoreRefused`."""
     store = connect(url)
     outage = Outage(log, "the worker waits for it before it loads the model")
     asking = child(until_answered(partial(check, store, url), outage, status.report))
     try:
         while not asking.done() and not inbox.stopping:
-            await asyncio.wait({asking}, timeout=SIGNAL_LOOK_S)
+            await asyncio.wait({asking}, timeout=SIGNAL_CHECK_S)
         if asking.done():
             asking.result()
         return asking.done()

@@ -21,9 +21,9 @@ from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.device_memory import device_memory
 from engine.start.load_model import load_model
-from engine.start.load_proposer import LoadedProposer, load_proposer
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
+from engine.start.proposers.load_proposer import LoadedProposer, load_proposer
 from engine.start.recording import record_decode_steps
 from engine.start.sizing import blocks_that_fit, cpu_spare, host_slots, step_tokens
 from engine.start.step_contrasts import step_contrasts
@@ -74,12 +74,7 @@ def load_engine(
     """
     loaded = replace(load_model(config, progress, open_weights, group), peers=peers)
     device, spec, longest = loaded.backend.device, loaded.spec, loaded.config.max_model_len
-    config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
-    if loaded.pooler is not None:
-        config = of_pooled(config, loaded, loaded.pooler)
-    if group.is_divided:  # ranks share what is asked for; on a CPU all of their blocks are in this machine's memory
-        of_all, ranks = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0), group.shard.ranks
-        config = structs.replace(config, kv_memory=of_all // ranks, host_kv_memory=config.host_kv_memory // ranks)
+    config = _settings_of_rank(config, loaded)
     proposer = load_proposer(config, loaded, progress, open_weights)
     progress("profiling", 0.0)
     measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
@@ -91,45 +86,22 @@ def load_engine(
     tier = make_tier(config, loaded, slots)
     engine = loaded.with_pool(counts, tier, is_shared=shares_pool)
     engine.pool.begin()
-    ranks, whole_spec = group.shard.ranks, loaded.whole_spec or spec
 
     model_config = _shortened(loaded.config, longest_in(spec, load, counts))
+    longest = model_config.max_model_len
     rates = StartRates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
-    load = structs.replace(load, longest=model_config.max_model_len)
-    memory = Memory(
-        weights_bytes=ranks * loaded.model.weights_bytes() + proposer.weights_bytes,
-        kv_pool_bytes=pool_bytes + (ranks - 1) * bytes_of_counts(spec, counts) + proposer.own_kv_bytes,
-        host_tier_bytes=ranks * tier.bytes if tier is not None else 0,
-        token_bytes=whole_spec.token_bytes(),
-        tokens=tokens_in(spec, counts),
-        sequences=sequences_in(spec, load, counts),
-        prompt_tokens_per_second=rates.prompt_tokens_per_second,
-        host_bytes_per_second=rates.host_bytes_per_second,
-    )
-    peers.record(model_config.max_model_len)
+    peers.record(longest)
+    steps = record_decode_steps(config, loaded, engine.pool, longest, progress, proposer.tree)
+    engine = replace(engine, model_config=model_config, decode_steps=steps)
     ready = LoadedEngine(
-        backend=loaded.backend,
-        model=loaded.model,
-        model_config=model_config,
-        pool=engine.pool,
-        attention=engine.attention,
-        launch_depth=engine.launch_depth,
-        decode_steps=record_decode_steps(
-            config, loaded, engine.pool, model_config.max_model_len, progress, proposer.tree
-        ),
-        pooler=loaded.pooler,
-        adapters=loaded.adapters,
+        **vars(engine),
         parameters=loaded.parameters,
         forms=loaded.forms,
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
         costs=StepCosts(),
-        memory=memory,
-        group=group,
-        peers=peers,
-        rank_pools=engine.rank_pools,
-        follower=engine.follower,
+        memory=_memory(loaded, proposer, structs.replace(load, longest=longest), counts, pool_bytes, tier, rates),
         tree=proposer.tree,
         proposer=proposer.begin(engine, counts, model_config, progress),
     )
@@ -142,11 +114,24 @@ def load_engine(
     return ready
 
 
-def of_pooled(config: EngineConfig, loaded: LoadedModel, pooler: Pooler) -> EngineConfig:
+def _settings_of_rank(config: EngineConfig, loaded: LoadedModel) -> EngineConfig:
+    """Returns the settings with a step's token budget, and with this rank's share of the memory for KV."""
+    device, ranks = loaded.backend.device, loaded.group.shard.ranks
+    config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
+    if loaded.pooler is not None:
+        config = _settings_of_pooled(config, loaded, loaded.pooler)
+    if not loaded.group.is_divided:
+        return config
+    # On a CPU the blocks of all ranks are in this machine's memory.
+    of_all_ranks = config.kv_memory or (cpu_spare() if device.type == "cpu" else 0)
+    return structs.replace(config, kv_memory=of_all_ranks // ranks, host_kv_memory=config.host_kv_memory // ranks)
+
+
+def _settings_of_pooled(config: EngineConfig, loaded: LoadedModel, pooler: Pooler) -> EngineConfig:
     """Returns the settings of an engine that draws no tokens. A step holds a whole text, if the method needs it."""
     if pooler.whole:
         config = structs.replace(config, max_batch_tokens=max(config.max_batch_tokens, loaded.config.max_model_len))
-    if not loaded.is_ours:  # nothing is stored in its blocks
+    if loaded.is_wrapped:  # an encoder, which stores nothing in its blocks
         config = structs.replace(config, kv_memory=COUNTING_BLOCKS_BYTES, host_kv_memory=0)
     return structs.replace(config, decode_graphs="off")
 
@@ -165,6 +150,29 @@ def _size_pool(
     return counts, bytes_of_counts(spec, counts)
 
 
+def _memory(
+    loaded: LoadedModel,
+    proposer: LoadedProposer,
+    load: PoolLoad,
+    counts: Counts,
+    pool_bytes: int,
+    tier: HostTier | None,
+    rates: StartRates,
+) -> Memory:
+    """Returns the memory of all ranks, and what it holds, for reports."""
+    ranks, spec = loaded.group.shard.ranks, loaded.spec
+    return Memory(
+        weights_bytes=ranks * loaded.model.weights_bytes() + proposer.weights_bytes,
+        kv_pool_bytes=pool_bytes + (ranks - 1) * bytes_of_counts(spec, counts) + proposer.own_kv_bytes,
+        host_tier_bytes=ranks * tier.bytes if tier is not None else 0,
+        token_bytes=(loaded.whole_spec or spec).token_bytes(),
+        tokens=tokens_in(spec, counts),
+        sequences=sequences_in(spec, load, counts),
+        prompt_tokens_per_second=rates.prompt_tokens_per_second,
+        host_bytes_per_second=rates.host_bytes_per_second,
+    )
+
+
 def make_tier(config: EngineConfig, loaded: LoadedModel, slots: int) -> HostTier | None:
     """Makes a rank's part of the host tier. Raises `ConfigError` as `HostTier` does."""
     if not slots:
@@ -179,7 +187,7 @@ def _shortened(config: TextModel, max_tokens: int) -> TextModel:
     return structs.replace(config, max_model_len=min(own, max_tokens))
 
 
-def _log(engine: LoadedEngine, given: EngineConfig) -> None:
+def _log(engine: LoadedEngine, settings: EngineConfig) -> None:
     memory, config, backend = engine.memory, engine.model_config, engine.backend
     quantized = f", {' and '.join(engine.forms)} weights" if engine.forms else ""
     missing = [form for form in engine.forms if form not in backend.linears.forms]
@@ -200,7 +208,7 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
         f" {backend.name} operators:"
         f" weights {format_bytes(memory.weights_bytes)},"
         f" KV pool {format_bytes(memory.kv_pool_bytes)} in {engine.pool.spec.dtype}"
-        f" ({' and '.join(map(str, engine.pool.counts))} blocks of {given.block_size} tokens,"
+        f" ({' and '.join(map(str, engine.pool.counts))} blocks of {settings.block_size} tokens,"
         f" {format_bytes(memory.token_bytes)} per token)"
         f" for {memory.tokens} tokens or {memory.sequences} sequences of {config.max_model_len}, {tier};"
         f" {memory.prompt_tokens_per_second:.0f} prompt tokens/s"

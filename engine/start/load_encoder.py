@@ -76,7 +76,7 @@ def load_encoder(
         described,
         spec,
         parameters.total(),
-        is_ours=False,
+        is_wrapped=True,
         pooler=Pooler(pooling, whole=True),
     )
 

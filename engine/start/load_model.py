@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec import structs
@@ -13,31 +12,21 @@ from checkpoints.model_location import CODE_PATTERNS, DESCRIPTION_PATTERNS, loca
 from checkpoints.pooling import is_bidirectional, longest_text, read_pooling
 from contracts.errors import ConfigError, ModelError, OptionError
 from contracts.pooling import Pooling
-from engine.adapters.slots import AdapterSlots
-from engine.backends.choice import choose, serves_natively
+from engine.backends.choice import serves_natively
 from engine.device import choose_device, choose_dtype, use_device
-from engine.kv.spec import make_spec
 from engine.model.checkpoint.read_config import read_config
 from engine.model.checkpoint.weights import Checkpoint
-from engine.model.config import ModelConfig, computation
+from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
-from engine.model.families.family import ModelNames
-from engine.model.families.registry import names_of, served_architecture
-from engine.model.layers.adapted import Adapting
-from engine.model.layers.linear_factory import LinearFactory
-from engine.model.sharding import refuse_width, shard_config
-from engine.model.transformer import Transformer
+from engine.model.families.registry import served_architecture
 from engine.parallel.rank_group import ONE_RANK, RankGroup
-from engine.pooling import Pooler, of_head, of_tokens
-from engine.speculation.proposers.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
+from engine.start.load_family import LoadRequest, load_family_model
 from engine.start.loaded_model import LoadedModel
-from engine.start.sizing import refuse_impossible, refuse_large_weights
+from engine.start.sizing import refuse_impossible
 from infra.config.engine import EngineConfig
 from infra.config.speculation import proposing
 from infra.process.status import Progress
 
-CLASSIFIER_HEAD = "score"
-"""Name of a causal model's classifier in transformers' checkpoints."""
 LOG = logging.getLogger(__name__)
 
 
@@ -58,45 +47,53 @@ def load_model(
     use_device(device)
     dtype = choose_dtype(config.dtype, device, widened=serves_natively(config))
     refuse_impossible(config, device)
-    directory = locate(
-        config.model,
-        progress,
-        DESCRIPTION_PATTERNS + CODE_PATTERNS if config.trust_remote_code else DESCRIPTION_PATTERNS,
-    )
+    patterns = DESCRIPTION_PATTERNS + CODE_PATTERNS if config.trust_remote_code else DESCRIPTION_PATTERNS
+    directory = locate(config.model, progress, patterns)
     progress("reading the config", 0.0)
     pooling = read_pooling(directory, config)
     if pooling is not None:
-        refuse_beside_pooling(config, group)
-    ours = _ours(config, directory, pooling)
-    if isinstance(ours, ModelConfig):
-        return _load_ours(config, ours, directory, device, dtype, progress, open_weights, group, pooling)
-    if pooling is not None:
-        if config.adapts:
-            raise ConfigError(
-                "--lora, --allow-lora-loading", config.model, f"adapters are for our own families: {ours}"
-            )
-        from engine.start.load_encoder import load_encoder  # loads seconds of transformers
+        _refuse_beside_pooling(config, group)
+    model_config = _family_config(config, directory, pooling)
+    if isinstance(model_config, ModelConfig):
+        request = LoadRequest(config, directory, device, dtype, progress, open_weights, group, pooling)
+        return load_family_model(request, model_config)
+    reason = model_config
+    if pooling is None:
+        _refuse_beside_wrapped(config, group, reason)
+        return _load_wrapped(config, directory, device, progress, reason)
+    if config.adapts:
+        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters are for our own families: {reason}")
+    from engine.start.load_encoder import load_encoder  # loads seconds of transformers
 
-        LOG.info("%s: transformers' own forward pass, of whole texts: %s", directory.name, ours)
-        return load_encoder(config, directory, pooling, device, choose_dtype(config.dtype, device), progress)
-    if group.is_divided:
-        raise ConfigError("tensor_parallel", group.shard.ranks, f"transformers' own code runs on one rank: {ours}")
-    if proposing(config) == "eagle":
-        where = "cannot draft for a model computed by transformers' own code"
-        raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
+    LOG.info("%s: transformers' own forward pass, of whole texts: %s", directory.name, reason)
+    return load_encoder(config, directory, pooling, device, choose_dtype(config.dtype, device), progress)
+
+
+def _load_wrapped(
+    config: EngineConfig, directory: Path, device: torch.device, progress: Progress, reason: OptionError | str
+) -> LoadedModel:
+    """Loads a model for transformers' own code, which computes it for this `reason`."""
     from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
 
-    LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, ours)
+    LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, reason)
     try:
-        own = choose_dtype(config.dtype, device)  # its products are PyTorch's
-        return load_wrapped(config, directory, device, own, progress)
+        return load_wrapped(config, directory, device, choose_dtype(config.dtype, device), progress)
     except ModelError as error:
-        if not isinstance(ours, OptionError):
+        if not isinstance(reason, OptionError):
             raise
-        raise ModelError(f"{ours}; nor does transformers' own code serve it: {error}") from None
+        raise ModelError(f"{reason}; nor does transformers' own code serve it: {error}") from None
 
 
-def refuse_beside_pooling(config: EngineConfig, group: RankGroup) -> None:
+def _refuse_beside_wrapped(config: EngineConfig, group: RankGroup, reason: OptionError | str) -> None:
+    """Raises `ConfigError` for settings that a model of transformers' own code does not have."""
+    if group.is_divided:
+        raise ConfigError("tensor_parallel", group.shard.ranks, f"transformers' own code runs on one rank: {reason}")
+    if proposing(config) == "eagle":
+        where = "cannot draft for a model computed by transformers' own code"
+        raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {reason}")
+
+
+def _refuse_beside_pooling(config: EngineConfig, group: RankGroup) -> None:
     """Raises `ConfigError` for settings that a model of vectors or scores does not have."""
     if group.is_divided:
         raise ConfigError("tensor_parallel", group.shard.ranks, "a model of vectors or scores runs on one rank")
@@ -104,10 +101,10 @@ def refuse_beside_pooling(config: EngineConfig, group: RankGroup) -> None:
         raise ConfigError("speculation", config.speculation, "a model of vectors or scores draws no tokens")
 
 
-def _ours(config: EngineConfig, directory: Path, pooling: Pooling | None) -> ModelConfig | OptionError | str:
-    """Returns the config for our own transformer, or the reason why transformers' own code computes the model.
+def _family_config(config: EngineConfig, directory: Path, pooling: Pooling | None) -> ModelConfig | OptionError | str:
+    """Returns the config of a model of our families, or the reason why transformers' own code computes the model.
 
-    An option that our family lacks is such a reason, too, unless --model-impl native asks for ours.
+    An option that our family lacks is such a reason, too, unless --model-impl is native.
     """
     is_gguf = (directory / GGUF_INDEX).is_file()
     if config.model_impl == "transformers":
@@ -134,114 +131,3 @@ def _ours(config: EngineConfig, directory: Path, pooling: Pooling | None) -> Mod
 
 def _shortened(model: ModelConfig, longest: int) -> ModelConfig:
     return structs.replace(model, max_model_len=min(model.max_model_len, longest or model.max_model_len))
-
-
-def _load_ours(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    directory: Path,
-    device: torch.device,
-    dtype: torch.dtype,
-    progress: Progress,
-    open_weights: Callable[[Path], Checkpoint],
-    group: RankGroup,
-    pooling: Pooling | None,
-) -> LoadedModel:
-    head_config = _head_config(config, model_config)
-    with_head = model_config
-    if head_config is not None:
-        with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
-    refuse_width(with_head, group.shard.ranks)
-    of_rank = shard_config(with_head, group.shard)
-    backend = choose(config, device, dtype, of_rank)
-    checkpoint = open_weights(directory)
-    parameters = checkpoint.parameters()
-    embedding = model_config.vocab_size * model_config.hidden_size
-    refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding, group.shard.ranks)
-    stays = " and ".join(sorted(form for form in parameters if form is not None))
-    if stays and config.quantization != "none":
-        LOG.info(
-            "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
-        )
-    names = names_of(model_config).found(checkpoint.holds)
-    model_config = _with_own_head(model_config, names, checkpoint)
-    if pooling is not None and not pooling.tokens:
-        names = structs.replace(names, head="")
-    with torch.inference_mode():
-        adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
-        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization, group)
-        model: Transformer[Any] = Transformer(model_config, names, make, backend.layers, progress)
-        pooler = None if pooling is None else _pooler(pooling, checkpoint, model, model_config.hidden_size)
-        digest_of_head, head = "", None
-        if head_config is not None and config.eagle:
-            of_head = open_weights(Path(config.eagle))
-            head = load_head(head_config, model, of_head, backend, len(model_config.layers), group)
-            digest_of_head = of_head.digest()
-        elif head_config is not None:
-            head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers), group)
-    is_headless = model_config.tied_head or not names.head
-    unused = (".rotary_emb.inv_freq", "lm_head.weight") if is_headless else (".rotary_emb.inv_freq",)
-    behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)
-    checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
-    progress("hashing weights", 0.0)
-    digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    spec, whole_spec = [
-        make_spec(each, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
-        for each in (of_rank, with_head)
-    ]
-    if [each.layers for each in spec.groups] != [each.layers for each in whole_spec.groups]:
-        raise ConfigError("tensor_parallel", group.shard.ranks, "KV of different layers would be alike on a rank")
-    adapters = None
-    if config.adapts:
-        adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
-    forms = tuple(form for form, _ in make.quantized.most_common())
-    return LoadedModel(
-        backend,
-        model,
-        of_rank,
-        spec,
-        parameters.total(),
-        adapters=adapters,
-        forms=forms,
-        head=head,
-        most_sequences=config.max_sequences,
-        group=group,
-        whole_spec=whole_spec if group.is_divided else None,
-        pooler=pooler,
-    )
-
-
-def _pooler(pooling: Pooling, checkpoint: Checkpoint, model: Transformer[Any], hidden: int) -> Pooler:
-    """Makes what pools the states of our transformer, whose attention is causal. Raises `ModelError`."""
-    if pooling.method == "cls":
-        raise ModelError("--pooling: 'cls': the first token's state knows nothing of the text in a causal model")
-    if pooling.task == "embed":
-        return Pooler(structs.replace(pooling, width=hidden))
-    if pooling.tokens:
-        return Pooler(pooling, of_tokens(model.logits, *pooling.tokens))
-    weight = checkpoint.tensor(f"{CLASSIFIER_HEAD}.weight", (1, hidden))
-    bias = checkpoint.tensor(f"{CLASSIFIER_HEAD}.bias", (1,)) if checkpoint.holds(f"{CLASSIFIER_HEAD}.bias") else None
-    return Pooler(pooling, of_head(weight, bias))
-
-
-def _with_own_head(config: ModelConfig, names: ModelNames, checkpoint: Checkpoint) -> ModelConfig:
-    """Returns the config of a model whose head is not the embedding if the checkpoint has another one.
-
-    Where a config does not say whether they are one tensor, transformers' default may be that they are; it goes by the
-    tensors, too.
-    """
-    held, shape = f"{names.head}.weight", (config.vocab_size, config.hidden_size)
-    if not config.tied_head or not checkpoint.holds(held):
-        return config
-    is_same = torch.equal(checkpoint.tensor(held, shape), checkpoint.tensor(f"{names.embedding}.weight", shape))
-    return structs.replace(config, tied_head=is_same)
-
-
-def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:
-    """Returns the config of the EAGLE head, or None if speculation does not use one.
-
-    Raises `ModelError` for a head that is missing or another model's.
-    """
-    if proposing(config) != "eagle":
-        return None
-    return read_head_config(Path(config.eagle), model) if config.eagle else own_head_config(model)

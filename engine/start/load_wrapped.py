@@ -72,7 +72,7 @@ def load_wrapped(
     spec = make_spec(described, dtype, config.block_size, digest, config.kv_dtype)
     held = tuple(form for form, _ in forms.most_common())
     loaded = LoadedModel(
-        backend, model, described, spec, parameters.total(), adapters=adapters, forms=held, is_ours=False
+        backend, model, described, spec, parameters.total(), adapters=adapters, forms=held, is_wrapped=True
     )
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)

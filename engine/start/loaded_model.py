@@ -33,7 +33,7 @@ class LoadedModel:
     parameters: int  # values in the model's weights
     adapters: AdapterSlots | None = None  # None: adapters are off
     forms: tuple[Form, ...] = ()  # quantization formats of the weights, largest share first
-    is_ours: bool = True  # else transformers' own code computes it, whose steps cannot be recorded
+    is_wrapped: bool = False  # transformers' own code computes it, whose steps cannot be recorded
     head: EagleHead[Any] | None = None  # its layer is the last of the config
     most_sequences: int = 0  # of a step; only for a head
     whole_spec: KVSpec | None = None  # of the KV of all ranks together; None: of one rank

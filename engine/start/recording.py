@@ -24,7 +24,7 @@ def record_decode_steps(
 
     `tree`: parent of each draft token, if a proposer drafts a tree.
     """
-    if config.decode_graphs != "on" or not loaded.is_ours:
+    if config.decode_graphs != "on" or loaded.is_wrapped:
         return None
     most_tokens = step_tokens(config, loaded.backend.device)
     draft_tokens = config.speculative_tokens or MAX_DRAFT_TOKENS[proposing(config)]

@@ -77,7 +77,7 @@ def make_loop(
 @pytest.mark.parametrize("depth", [1, 2])
 def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs one sequence at a time: each can start only when a collected step has ended the one before."""
-    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * DEADLINE_S)
+    monkeypatch.setattr("worker.engine_loop.MAX_IDLE_WAIT_S", 10 * DEADLINE_S)
     bench = Bench()
     scheduler = Scheduler(
         bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
@@ -132,7 +132,7 @@ class OneGrammar:
 
 def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else does: the loop would sleep for longer than the test takes."""
-    monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * DEADLINE_S)
+    monkeypatch.setattr("worker.engine_loop.MAX_IDLE_WAIT_S", 10 * DEADLINE_S)
     bench = Bench()
     grammar = OneGrammar()
     scheduler = Scheduler(

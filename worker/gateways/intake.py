@@ -1,7 +1,7 @@
 """Takes jobs from the worker's stream, and passes them to the engine thread once their prompts are complete.
 
 Each attempt is passed on once. No jobs are taken while the engine is behind, or the worker drains. The ids of long
-prompts come over the gateways' connections; a job that is cancelled while they come never reaches the engine thread.
+prompts come over the gateways' connections; a job that is cancelled meanwhile never reaches the engine thread.
 """
 
 import asyncio
@@ -112,11 +112,11 @@ class Intake:
 
     def take(self, piece: Piece) -> None:
         """Takes a piece of a prompt. A completed job is passed on, except for cancelled samples."""
-        come = self._bodies.take(piece, time.monotonic())
-        if isinstance(come, MissingPrompt):
-            self._fail(come, REASON_NO_BODY)
-        elif come is not None and (wanted := tuple(key.sample for key in come.attempts() if self._ledger.lives(key))):
-            self._submit(structs.replace(come, samples=wanted))
+        job = self._bodies.take(piece, time.monotonic())
+        if isinstance(job, MissingPrompt):
+            self._fail(job, REASON_NO_BODY)
+        elif job is not None and (living := tuple(key.sample for key in job.attempts() if self._ledger.lives(key))):
+            self._submit(structs.replace(job, samples=living))
         self._news.set()
 
     async def collect(self) -> None:

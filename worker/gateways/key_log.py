@@ -13,7 +13,7 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 
 MAX_KEYS = 1 << 16  # keys reported to gateways. Beyond this number, the oldest are reported as lost.
-KEYS_IN_MESSAGE = 1 << 10  # which a gateway takes in half a millisecond; `MAX_KEYS` are 64 pieces, as many as may be
+KEYS_IN_MESSAGE = 1 << 10  # a gateway takes so many in half a millisecond; `MAX_KEYS` are 64 messages
 MAX_CHANGES = 1 << 14  # changes kept in order. A gateway that is further behind gets all keys.
 HEARD_TIMEOUT_S = 1.0  # seconds after which sent changes should have been confirmed
 
@@ -24,14 +24,14 @@ class _Follower:
     def __init__(self) -> None:
         self.at = NOT_HEARD  # number of the last change sent
         self.confirmed = NOT_HEARD  # the position that the gateway has last reported
-        self.whole: list[KeyNews] = []  # unsent pieces of all keys, the next one last
+        self.snapshot: list[KeyNews] = []  # unsent pieces of all keys, the next one last
         self.mark = NOT_HEARD  # a change that the gateway should confirm …
         self.marked_at = float("-inf")  # … counted from this time, s
 
 
 class KeyLog:
     def __init__(self) -> None:
-        # Oldest first. A dict would search its oldest key among the places of all those that were deleted before it.
+        # Oldest first. Finding a dict's oldest key takes time for each key that was deleted before it.
         self._keys: OrderedDict[bytes, None] = OrderedDict()
         self._changes: list[tuple[bytes, bool]] = []  # the last changes: key, whether it is kept
         self.number = 0  # of the last change
@@ -70,7 +70,7 @@ class KeyLog:
         """Takes a gateway's confirmed position. If it is late, changes are sent again from there."""
         follower = self._followers.setdefault(gateway, _Follower())
         follower.confirmed = upto
-        if follower.whole:
+        if follower.snapshot:
             return
         if upto >= follower.mark:
             follower.mark, follower.marked_at = follower.at, now
@@ -87,19 +87,19 @@ class KeyLog:
         follower = self._followers.get(gateway)
         if follower is None:
             return None
-        if not follower.whole and follower.at < self.number - len(self._changes):  # NOT_HEARD is below all
-            follower.whole = self._whole()
-        if follower.whole:
-            return follower.whole[-1]
+        if not follower.snapshot and follower.at < self.number - len(self._changes):  # NOT_HEARD is below all
+            follower.snapshot = self._snapshot()
+        if follower.snapshot:
+            return follower.snapshot[-1]
         return self._since(follower.at) if follower.at < self.number else None
 
     def sent(self, gateway: str, news: KeyNews, now: float) -> None:
         """Records that the news of `owed` was sent."""
         follower = self._followers[gateway]
-        if follower.whole:
-            follower.whole.pop()
+        if follower.snapshot:
+            follower.snapshot.pop()
             follower.mark, follower.marked_at = news.upto, now
-            if follower.whole:
+            if follower.snapshot:
                 return
         follower.at = news.upto
 
@@ -110,7 +110,7 @@ class KeyLog:
         lost = b"".join([key for key, here in part.items() if not here])
         return KeyNews(at, min(self.number, at + KEYS_IN_MESSAGE), kept, lost)
 
-    def _whole(self) -> list[KeyNews]:
+    def _snapshot(self) -> list[KeyNews]:
         """Returns all keys in pieces, the first one last."""
         keys, size = b"".join(self._keys), KEYS_IN_MESSAGE * SHORT_KEY_BYTES
         parts = [keys[at : at + size] for at in range(0, len(keys), size)] or [b""]

@@ -74,12 +74,12 @@ class LedgerEntry:
     def pending(self, most: int) -> Emitted:
         """Returns up to `most` tokens after the cursor; the last tokens carry the end."""
         tokens = self.tokens[self.sent : self.sent + most]
-        whole = self.sent + len(tokens) >= len(self.tokens)
+        is_last = self.sent + len(tokens) >= len(self.tokens)
         scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
         prompt_scores = self.prompt_scores if self.sent == 0 else None
-        finish = self.finish if whole else None
+        finish = self.finish if is_last else None
         stages = None if self.stages_sent else self.stages
-        vector = self.vector if whole else b""
+        vector = self.vector if is_last else b""
         return Emitted(self.key, self.base + self.sent, tokens, finish, stages, scores, prompt_scores, vector)
 
 
@@ -98,13 +98,13 @@ class Ledger:
         """Adds an entry if it is new. Returns the verdict, and the lower living attempt that the new one ends."""
         if self.cancelled(key):
             return AttemptArrival.DEAD, None
-        there = self._entries.get(key.of)
-        if there is not None and there.key.attempt >= key.attempt:
-            return (AttemptArrival.DUPLICATE if there.key == key else AttemptArrival.DEAD), None
-        if there is not None:
-            self._forget(there)
+        known = self._entries.get(key.of)
+        if known is not None and known.key.attempt >= key.attempt:
+            return (AttemptArrival.DUPLICATE if known.key == key else AttemptArrival.DEAD), None
+        if known is not None:
+            self._forget(known)
         self._entries[key.of] = LedgerEntry(key, gateway, base, deadline)
-        return AttemptArrival.NEW, there.key if there is not None and not there.ended() else None
+        return AttemptArrival.NEW, known.key if known is not None and not known.ended() else None
 
     def lives(self, key: AttemptKey) -> bool:
         return self._living(key) is not None
@@ -145,14 +145,14 @@ class Ledger:
         Vectors count as tokens by their bytes. Empty if only failures are pending. Prompt scores may be large, so one
         result contains the scores of at most one prompt.
         """
-        found: list[Emitted] = []
+        message: list[Emitted] = []
         for entry in self._owing.get(gateway, {}).values():
             if entry.sent < len(entry.tokens) or entry.finish is not None:
-                found.append(entry.pending(most))
-                most -= max(1, len(found[-1].token_ids), len(found[-1].vector) // VECTOR_BYTES_PER_TOKEN)
-                if most <= 0 or found[-1].prompt_scores is not None:
+                message.append(entry.pending(most))
+                most -= max(1, len(message[-1].token_ids), len(message[-1].vector) // VECTOR_BYTES_PER_TOKEN)
+                if most <= 0 or message[-1].prompt_scores is not None:
                     break
-        return found
+        return message
 
     def failed(self, gateway: str) -> tuple[AttemptKey, AttemptFailure] | None:
         """Returns the gateway's first unsent failure, or None. Its tokens must be sent before."""

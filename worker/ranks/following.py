@@ -26,7 +26,7 @@ from engine.speculation.verify.verification import works_by_row
 from engine.start.device_memory import device_memory
 from engine.start.load import make_tier
 from engine.start.load_model import load_model
-from engine.start.load_proposer import load_proposer
+from engine.start.proposers.load_proposer import load_proposer
 from engine.start.recording import record_decode_steps
 from worker.ranks.joining import join
 from worker.ranks.orders import (

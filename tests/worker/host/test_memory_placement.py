@@ -7,7 +7,7 @@ from pathlib import Path
 
 from infra.process.memory_nodes import allowed_nodes
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NODE = min(allowed_nodes())
 ABSENT_NODE = 1000
 TOUCHES = """

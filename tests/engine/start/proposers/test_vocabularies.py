@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError, ModelError
-from engine.start.vocabularies import refuse_other_vocabulary
+from engine.start.proposers.vocabularies import refuse_other_vocabulary
 
-DEMO = Path(__file__).resolve().parents[3] / "demo_model" / "weights"
+DEMO = Path(__file__).resolve().parents[4] / "demo_model" / "weights"
 
 
 def changed(directory: Path, old: str, new: str) -> Path:

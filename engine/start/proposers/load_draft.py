@@ -27,7 +27,7 @@ from engine.start.block_counts import Counts
 from engine.start.device_memory import device_memory
 from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
-from engine.start.vocabularies import refuse_other_vocabulary
+from engine.start.proposers.vocabularies import refuse_other_vocabulary
 from infra.config.engine import EngineConfig
 from infra.config.speculation import MAX_DRAFT_TOKENS
 from infra.process.status import Progress

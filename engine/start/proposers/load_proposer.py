@@ -15,9 +15,9 @@ from engine.model.config import TextModel
 from engine.speculation.proposers.medusa import MedusaProposer
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts
-from engine.start.load_draft import LoadedDraft, load_draft
-from engine.start.load_medusa import load_medusa
 from engine.start.loaded_model import LoadedModel
+from engine.start.proposers.load_draft import LoadedDraft, load_draft
+from engine.start.proposers.load_medusa import load_medusa
 from infra.config.engine import EngineConfig
 from infra.config.speculation import proposing
 from infra.process.status import Progress
