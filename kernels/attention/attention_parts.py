@@ -23,12 +23,12 @@ MIN_PART_TOKENS = 512
 """Minimum tokens of a part: below, starting a program and storing its result cost too much beside its keys."""
 
 
-def split_count(programs: int, room: int, longest: int) -> int:
-    """Returns the number of parts that turns `programs` programs into the `room` programs that fill the device.
+def split_count(programs: int, capacity: int, longest: int) -> int:
+    """Returns the number of parts that turns `programs` programs into the `capacity` programs that fill the device.
 
     Sequences have up to `longest` tokens.
     """
-    return max(1, min(room // programs, longest // MIN_PART_TOKENS, MAX_SPLITS))
+    return max(1, min(capacity // programs, longest // MIN_PART_TOKENS, MAX_SPLITS))
 
 
 def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
@@ -46,8 +46,8 @@ def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
 def store_part(
     parts: tl.tensor,
     sums: tl.tensor,
-    place: tl.tensor,  # [ROWS] which rows of all parts these are
-    kept: tl.tensor,  # [ROWS] whether they are any: others pad the tile
+    part_row: tl.tensor,  # [ROWS] rows of `parts`
+    valid: tl.tensor,  # [ROWS] whether the row is a query: other rows pad the tile
     weighted: tl.tensor,  # [ROWS, PADDED], as attend_tiles returns it
     highest: tl.tensor,  # [ROWS]
     total: tl.tensor,  # [ROWS]
@@ -57,11 +57,11 @@ def store_part(
     """Finishes the softmax of a tile's rows. A row that saw no key is zero, and has no share when parts are joined."""
     PADDED: tl.constexpr = weighted.shape[1]
     dims = tl.arange(0, PADDED)[None, :]
-    filled = tl.where(total == 0.0, 1.0, total)
-    found = (weighted / filled[:, None]).to(parts.dtype.element_ty)
-    tl.store(parts + place[:, None] * DIM + dims, found, mask=kept[:, None] & (dims < DIM))
+    divisor = tl.where(total == 0.0, 1.0, total)
+    attended = (weighted / divisor[:, None]).to(parts.dtype.element_ty)
+    tl.store(parts + part_row[:, None] * DIM + dims, attended, mask=valid[:, None] & (dims < DIM))
     if SPLIT:
-        tl.store(sums + place, tl.where(total == 0.0, float("-inf"), highest + tl.log2(filled)), mask=kept)
+        tl.store(sums + part_row, tl.where(total == 0.0, float("-inf"), highest + tl.log2(divisor)), mask=valid)
 
 
 def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
@@ -105,26 +105,26 @@ def _join(
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, SPLITS)
-    place = part * tl.num_programs(0).to(tl.int64) + row
-    _store_joined(parts, sums, place, part < splits, output + row * DIM, DIM, PADDED)
+    part_row = part * tl.num_programs(0).to(tl.int64) + row
+    _store_joined(parts, sums, part_row, part < splits, output + row * DIM, DIM, PADDED)
 
 
 @triton.jit
 def _store_joined(
     parts: tl.tensor,
     sums: tl.tensor,
-    place: tl.tensor,  # [SPLITS] which rows of all parts are to be joined
-    kept: tl.tensor,  # [SPLITS] whether they are any
+    part_row: tl.tensor,  # [SPLITS] rows of `parts` to join
+    valid: tl.tensor,  # [SPLITS] whether there is such a part
     target: tl.tensor,  # where the result's first value goes
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
 ) -> None:
     dims = tl.arange(0, PADDED)
-    summed = tl.load(sums + place, mask=kept, other=float("-inf"))
-    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST_SCORE))
-    inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
-    found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
-    joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
+    summed = tl.load(sums + part_row, mask=valid, other=float("-inf"))
+    weights = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST_SCORE))
+    inside = (weights > 0.0)[:, None] & (dims < DIM)[None, :]
+    attended = tl.load(parts + part_row[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
+    joined = tl.sum(attended * weights[:, None], 0) / tl.maximum(tl.sum(weights, 0), 1.0)
     tl.store(target + dims, joined.to(target.dtype.element_ty), mask=dims < DIM)
 
 
@@ -134,7 +134,8 @@ def join_splits(
     """Joins the parts of split sequences; results of the others are in `output` already.
 
     Args:
-        parts: `[parts, heads, dim]` fp32, each part's attention; with `multi_query`, `[parts x most, heads, dim]`.
+        parts: `[parts, heads, dim]` fp32, each part's attention; with `multi_query`,
+            `[parts x max_queries, heads, dim]`.
         sums: `[parts, heads]` fp32, log-sum-exps of their scores, base 2; -infinity for a part without keys.
         starts: `[works + 1]` int32, the first part of each sequence; at most `MAX_SPLITS` each.
         output: `[works, heads, dim]`, or `[rows, heads, dim]`, contiguous; rows of split sequences are written.
@@ -143,10 +144,10 @@ def join_splits(
     Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
     """
     _, heads, dim = output.shape
-    most = 1 if multi_query is None else multi_query.most
+    max_queries = 1 if multi_query is None else multi_query.max_queries
     launch = _joining(dim, multi_query is not None)
     launch(
-        (heads, starts.shape[0] - 1, most),
+        (heads, starts.shape[0] - 1, max_queries),
         parts,
         sums,
         starts,
@@ -193,5 +194,5 @@ def _join_splits(
             return
         row = tl.load(row_starts + work).to(tl.int64) + query
     part = begin + tl.arange(0, MAX_PARTS)
-    place = (part.to(tl.int64) * tl.num_programs(2) + query) * heads + head
-    _store_joined(parts, sums, place, part < end, output + (row * heads + head) * DIM, DIM, PADDED)
+    part_row = (part.to(tl.int64) * tl.num_programs(2) + query) * heads + head
+    _store_joined(parts, sums, part_row, part < end, output + (row * heads + head) * DIM, DIM, PADDED)

@@ -138,7 +138,7 @@ def _head_shape(dtype: torch.dtype, heads: int, dim: int, pool_dtype: torch.dtyp
     return HeadShape(dtype, kv_heads, shared, dim, block, kv_format)
 
 
-def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
+def output_for(queries: Tensor, output: Tensor | None) -> Tensor:
     """Checks the `output` that a caller has given for `queries` `[tokens, heads, dim]`, or allocates one."""
     if output is None:
         return queries.new_empty(queries.shape)
@@ -159,33 +159,33 @@ def add_sinks(
     highest: tl.tensor,
     total: tl.tensor,
     sinks: tl.tensor,
-    own: tl.tensor,  # [ROWS] query heads
-    kept: tl.tensor,  # [ROWS] whether they are any
+    query_head: tl.tensor,  # [ROWS] query heads
+    valid: tl.tensor,  # [ROWS] whether the row is a query
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Adds the virtual keys whose value is 0 to (weighted, highest, total) and returns them."""
-    sink = tl.load(sinks + own, mask=kept, other=LOWEST_SCORE) * TO_BASE_2
-    risen = tl.maximum(highest, sink)
-    fading = tl.exp2(highest - risen)
-    return weighted * fading[:, None], risen, total * fading + tl.exp2(sink - risen)
+    sink = tl.load(sinks + query_head, mask=valid, other=LOWEST_SCORE) * TO_BASE_2
+    new_highest = tl.maximum(highest, sink)
+    rescale = tl.exp2(highest - new_highest)
+    return weighted * rescale[:, None], new_highest, total * rescale + tl.exp2(sink - new_highest)
 
 
 @triton.jit
 def attend_tiles(
     queries: tl.tensor,  # [ROWS, PADDED], zero beyond DIM; or with pairs [ROWS, PADDED / 2], the even dims
     odd_queries: tl.tensor,  # the same of odd dims; with pairs only
-    unit: tl.tensor,  # that products of quantized keys are multiplied by; see `scaled_queries`
+    unit: tl.tensor,  # factor of products of quantized keys; see `scaled_queries`
     weighted: tl.tensor,  # [ROWS, PADDED] fp32, or with pairs [ROWS, PADDED / 2] of even dims
     odd: tl.tensor,  # the same of odd dims; with pairs only
     highest: tl.tensor,  # [ROWS] fp32
     total: tl.tensor,  # [ROWS] fp32
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last; a multiple of TILE too, unless MASKED
-    at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
-    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where draft tokens branch
-    bits: tl.tensor,
+    query_positions: tl.tensor,  # [ROWS] positions of the queries, the last that each of them sees
+    seen_until: tl.tensor,  # [ROWS] see multi_query.py; read where draft tokens branch
+    tree_bits: tl.tensor,
     window: tl.tensor,
-    pool: tl.tensor,  # where the KV head's keys are in block 0
-    scales: tl.tensor,  # and their scales
+    pool: tl.tensor,  # address of the KV head's keys in block 0
+    scales: tl.tensor,  # address of their scales
     block_stride: tl.tensor,
     table: tl.tensor,  # the sequence's blocks
     SCALE: tl.constexpr,
@@ -195,7 +195,7 @@ def attend_tiles(
     FORMAT: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
-    MASKED: tl.constexpr,  # whether there are positions that some query may not see
+    MASKED: tl.constexpr,  # whether some query does not see some position
     WINDOWED: tl.constexpr,
     TREES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
@@ -209,7 +209,7 @@ def attend_tiles(
     FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 or FORMAT > 0 else SCALE
     KEY_UNIT: tl.constexpr = unit_of(FORMAT) * (1.0 if SOFTCAP > 0.0 else SCALE)
     VALUE: tl.constexpr = tl.float32 if queries.dtype == tl.float32 else tl.float16
-    EACH: tl.constexpr = 2 if PAIRS else 1  # numbers of a loaded element
+    EACH: tl.constexpr = 2 if PAIRS else 1  # values of a loaded element
     WIDTH: tl.constexpr = DIM // EACH
     elements = tl.arange(0, PADDED // EACH)
     lanes = tl.arange(0, TILE)
@@ -225,27 +225,27 @@ def attend_tiles(
         positions = start + lanes
         # 64 bits: a pool can have more than 2^31 elements.
         place = positions.to(tl.uint32) % BLOCK
-        known = positions < end
-        here = memory + (blocks.to(tl.int64) * stride + place * WIDTH)[:, None] + elements[None, :]
+        in_range = positions < end
+        addresses = memory + (blocks.to(tl.int64) * stride + place * WIDTH)[:, None] + elements[None, :]
         if MASKED or DIM < PADDED:
-            inside = known[:, None] & (elements < WIDTH)[None, :]
-            keys = tl.load(here, mask=inside, other=0.0)
-            values = tl.load(here + SIDE // EACH, mask=inside, other=0.0)
+            inside = in_range[:, None] & (elements < WIDTH)[None, :]
+            keys = tl.load(addresses, mask=inside, other=0.0)
+            values = tl.load(addresses + SIDE // EACH, mask=inside, other=0.0)
         else:
-            keys = tl.load(here)
-            values = tl.load(here + SIDE // EACH)
+            keys = tl.load(addresses)
+            values = tl.load(addresses + SIDE // EACH)
         if FORMAT > 0:
             scale_place = scales + blocks.to(tl.int64) * words_stride + place
             key_scales, value_logs, inverses = scales_of_tile(
-                scale_place, known, unit * KEY_UNIT, FORMAT, SIDE // 2, COPIES
+                scale_place, in_range, unit * KEY_UNIT, FORMAT, SIDE // 2, COPIES
             )
             if PAIRS:
                 keys, odd_keys = halves_of_words(keys, FORMAT)
                 values, odd_values = halves_of_words(values, FORMAT)
             else:
                 keys, values = halves(keys, FORMAT).to(queries.dtype), halves(values, FORMAT).to(VALUE)
-        ahead = positions + TILE
-        blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
+        next_positions = positions + TILE
+        blocks = tl.load(table + next_positions.to(tl.uint32) // BLOCK, mask=next_positions < end, other=0)
 
         if TENSOR_CORES:
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
@@ -260,25 +260,29 @@ def attend_tiles(
         if FORMAT > 0:
             scores += value_logs[None, :]
         if MASKED:
-            visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
+            visible = (
+                visible_in_tree(positions, seen_until, tree_bits)
+                if TREES
+                else positions[None, :] <= query_positions[:, None]
+            )
             if WINDOWED:
-                visible &= positions[None, :] > at[:, None] - window
+                visible &= positions[None, :] > query_positions[:, None] - window
             scores = tl.where(visible, scores, float("-inf"))
 
-        risen = tl.maximum(highest, tl.max(scores, 1) * FACTOR)
-        fading = tl.exp2(highest - risen)
-        shares = tl.exp2(scores * FACTOR - risen[:, None])
-        highest = risen
+        new_highest = tl.maximum(highest, tl.max(scores, 1) * FACTOR)
+        rescale = tl.exp2(highest - new_highest)
+        weights = tl.exp2(scores * FACTOR - new_highest[:, None])
+        highest = new_highest
         if FORMAT > 0:
-            total = total * fading + tl.sum(shares * inverses[None, :], 1)
+            total = total * rescale + tl.sum(weights * inverses[None, :], 1)
         else:
-            total = total * fading + tl.sum(shares, 1)
-        weighted = weighted * fading[:, None]
+            total = total * rescale + tl.sum(weights, 1)
+        weighted = weighted * rescale[:, None]
         if TENSOR_CORES:
-            rounded = shares.to(values.dtype)
+            rounded = weights.to(values.dtype)
             weighted = tl.dot(rounded, values, weighted, input_precision="ieee")
             if PAIRS:
-                odd = tl.dot(rounded, odd_values, odd * fading[:, None], input_precision="ieee")
+                odd = tl.dot(rounded, odd_values, odd * rescale[:, None], input_precision="ieee")
         else:
-            weighted += tl.sum(shares[:, :, None] * values[None, :, :].to(tl.float32), 1)
+            weighted += tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), 1)
     return weighted, odd, highest, total

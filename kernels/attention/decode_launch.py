@@ -75,18 +75,18 @@ def decode_launch(
         if multi_query.tree_mask is not None:
             tree_mask = multi_query.tree_mask
             assert tree_mask.shape == (3, queries.shape[0]) and tree_mask.stride(1) == 1
-    most = 1 if multi_query is None else multi_query.most
+    max_queries = 1 if multi_query is None else multi_query.max_queries
     if split is not None:
         owners, starts = split.owners, split.starts
         assert owners.dtype == starts.dtype == torch.int32 and starts.shape == (works + 1,)
         assert owners.is_contiguous() and starts.is_contiguous()
         programs = owners.shape[0]
-        parts = queries.new_empty((programs * most, *output.shape[1:]), dtype=torch.float32)
+        parts = queries.new_empty((programs * max_queries, *output.shape[1:]), dtype=torch.float32)
         sums = parts.new_empty(parts.shape[:-1])
     memory, scales = views_of(pool)
     arguments = (
         *(queries, memory, scales, block_tables, kv_lengths, owners, starts, row_starts, row_counts, tree_mask),
-        *(output, parts, sums, pool.stride(0), block_tables.stride(0), tree_mask.stride(0), most),
+        *(output, parts, sums, pool.stride(0), block_tables.stride(0), tree_mask.stride(0), max_queries),
     )
     variant = DecodeVariant(split is not None, multi_query is not None, tree_mask is not kv_lengths)
     return DecodeLaunch(programs, arguments, parts, sums, output, split, multi_query, variant)
@@ -122,17 +122,17 @@ def visible_to_queries(
     tree_mask: tl.tensor,
     mask_stride: tl.tensor,
     token: tl.tensor,  # [ROWS] rows of the batch
-    at: tl.tensor,  # [ROWS] positions of the queries, where drafts do not branch
-    kept: tl.tensor,  # [ROWS] whether the row is a query
+    query_positions: tl.tensor,  # [ROWS] positions of the queries, where drafts do not branch
+    valid: tl.tensor,  # [ROWS] whether the row is a query
     TREES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Returns the queries' positions, and the two parts of their tree mask, which is not read without trees."""
     if TREES:
-        position = tl.load(tree_mask + token, mask=kept, other=0)
-        last = tl.load(tree_mask + mask_stride + token, mask=kept, other=0)
-        return position, last, tl.load(tree_mask + 2 * mask_stride + token, mask=kept, other=0)
+        position = tl.load(tree_mask + token, mask=valid, other=0)
+        last = tl.load(tree_mask + mask_stride + token, mask=valid, other=0)
+        return position, last, tl.load(tree_mask + 2 * mask_stride + token, mask=valid, other=0)
     else:
-        return at, at, at
+        return query_positions, query_positions, query_positions
 
 
 @triton.jit
@@ -140,10 +140,10 @@ def store_decoded(
     output: tl.tensor,
     parts: tl.tensor,
     sums: tl.tensor,
-    place: tl.tensor,  # [ROWS] rows of the output
-    part_place: tl.tensor,  # [ROWS] rows of the parts
+    output_row: tl.tensor,  # [ROWS] rows of the output
+    part_row: tl.tensor,  # [ROWS] rows of the parts
     count: tl.tensor,  # parts of the sequence
-    kept: tl.tensor,  # [ROWS] whether the row is a query
+    valid: tl.tensor,  # [ROWS] whether the row is a query
     weighted: tl.tensor,
     highest: tl.tensor,
     total: tl.tensor,
@@ -151,6 +151,6 @@ def store_decoded(
 ) -> None:
     """Stores a part of a split sequence, or the result of a whole one. A part without keys has no share."""
     if count > 1:
-        store_part(parts, sums, part_place, kept, weighted, highest, total, DIM, True)
+        store_part(parts, sums, part_row, valid, weighted, highest, total, DIM, True)
     else:
-        store_part(output, sums, place, kept, weighted, highest, total, DIM, False)
+        store_part(output, sums, output_row, valid, weighted, highest, total, DIM, False)

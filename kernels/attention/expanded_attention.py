@@ -176,12 +176,12 @@ def _attend(
 
     length = tl.load(kv_lengths + work)
     row = first + tl.arange(0, ROWS)
-    kept = row < count
+    valid = row < count
     token = (begin + row).to(tl.int64)
     here = queries + (token * query_stride + head * (NOPE + ROPE))[:, None]
     nope, rope = tl.arange(0, NOPE_TILE)[None, :], tl.arange(0, ROPE_TILE)[None, :]
-    own_part = _load_rows(here, kept, nope, NOPE, True)
-    shared_part = _load_rows(here + NOPE, kept, rope, ROPE, True)
+    own_part = _load_rows(here, valid, nope, NOPE, True)
+    shared_part = _load_rows(here + NOPE, valid, rope, ROPE, True)
 
     # Keys before `common` are visible to the tile's first and all later queries, keys from `end` on to none.
     low = length - count + first
@@ -219,15 +219,15 @@ def _attend(
             scores = tl.dot(shared_part, tl.trans(shared_keys), scores, input_precision="ieee")
             if span == 1:
                 scores = tl.where(positions[None, :] <= at[:, None], scores, float("-inf"))
-            risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
-            fading = tl.exp2(highest - risen)
-            shares = tl.exp2(scores * SCALE - risen[:, None])
-            highest = risen
-            total = total * fading + tl.sum(shares, 1)
-            weighted = weighted * fading[:, None]
-            weighted = tl.dot(shares.to(found.dtype), found, weighted, input_precision="ieee")
+            new_highest = tl.maximum(highest, tl.max(scores, 1) * SCALE)
+            rescale = tl.exp2(highest - new_highest)
+            weights = tl.exp2(scores * SCALE - new_highest[:, None])
+            highest = new_highest
+            total = total * rescale + tl.sum(weights, 1)
+            weighted = weighted * rescale[:, None]
+            weighted = tl.dot(weights.to(found.dtype), found, weighted, input_precision="ieee")
     place = (tl.program_id(2) * tokens + token) * heads + head
-    store_part(parts, sums, place, kept, weighted, highest, total, VALUE, SPLIT)
+    store_part(parts, sums, place, valid, weighted, highest, total, VALUE, SPLIT)
 
 
 @triton.jit
@@ -260,6 +260,6 @@ def reference(queries: Tensor, kv: ExpandedKV, query_start: Tensor, *, scale: fl
         scores = torch.einsum("qhd,khd->hqk", queries[own], torch.cat((kv.keys[there], shared), -1)) * scale
         key = torch.arange(length, device=queries.device)
         hidden = key > torch.arange(length - count, length, device=queries.device)[:, None]
-        shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-        output[own] = torch.einsum("hqk,khd->qhd", shares, kv.values[there])
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        output[own] = torch.einsum("hqk,khd->qhd", weights, kv.values[there])
     return output

@@ -74,20 +74,20 @@ def latent_decode_attention(
     shape = checked(queries, pool, block_tables, kv_lengths, latent)
     heads, works = queries.shape[1], len(kv_lengths)
     assert multi_query is not None or works == len(queries)
-    output = latent_prefill_attention.result_of(queries, latent, output)
+    output = latent_prefill_attention.output_for(queries, latent, output)
     if not works:
         return output
     config = config or shape.config("latent_decode_attention", queries.device)
     launch = decode_launch(queries, pool, block_tables, kv_lengths, output, multi_query, split)
-    rows = heads * (1 if multi_query is None else multi_query.most)
-    attend = _launch_of(shape, config, scale, launch.variant)
+    rows = heads * (1 if multi_query is None else multi_query.max_queries)
+    attend = _prepared_launch(shape, config, scale, launch.variant)
     attend((tile_count(rows, config.tiles["ROWS"]), launch.programs), *launch.arguments)
     launch.finish()
     return output
 
 
 @by_shape
-def _launch_of(shape: LatentShape, config: Config, scale: float, variant: DecodeVariant) -> Launch:
+def _prepared_launch(shape: LatentShape, config: Config, scale: float, variant: DecodeVariant) -> Launch:
     options = shape.options(config, scale, split=variant.split)
     return prepared(_attend_part, MULTI_QUERY=variant.multi_query, TREES=variant.trees, **options)
 
@@ -95,7 +95,7 @@ def _launch_of(shape: LatentShape, config: Config, scale: float, variant: Decode
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
 @launched_directly
 @triton.jit(
-    do_not_specialize=["table_stride", "mask_stride", "most"],
+    do_not_specialize=["table_stride", "mask_stride", "max_queries"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,
 )
 def _attend_part(
@@ -115,7 +115,7 @@ def _attend_part(
     block_stride: tl.tensor,
     table_stride: tl.tensor,
     mask_stride: tl.tensor,
-    most: tl.tensor,
+    max_queries: tl.tensor,
     MULTI_QUERY: tl.constexpr,
     TREES: tl.constexpr,
     SCALE: tl.constexpr,
@@ -138,18 +138,20 @@ def _attend_part(
         if work < 0:
             return
     length = tl.load(kv_lengths + work)
-    query, head, kept = row // HEADS, row % HEADS, row < HEADS
-    begin_row, queries_of = queries_of_sequence(row_starts, row_counts, work, MULTI_QUERY)
+    query, head, valid = row // HEADS, row % HEADS, row < HEADS
+    first_row, query_count = queries_of_sequence(row_starts, row_counts, work, MULTI_QUERY)
     if MULTI_QUERY:
-        if tl.program_id(0) * ROWS >= queries_of * HEADS:
+        if tl.program_id(0) * ROWS >= query_count * HEADS:
             return
-        kept = query < queries_of
-    token = begin_row + query
-    at, lasts, bits = visible_to_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
-    each = tl.cdiv(tl.cdiv(length, TILE), count) * TILE
-    first = (part * each).to(tl.int32)
-    end = tl.minimum(first + each, length)
-    first_part, second_part = load_queries(queries, token * HEADS + head, kept, LATENT, ROPE, LATENT_TILE, ROPE_TILE)
+        valid = query < query_count
+    token = first_row + query
+    query_positions, seen_until, tree_bits = visible_to_queries(
+        tree_mask, mask_stride, token, length - query_count + query, valid, TREES
+    )
+    part_length = tl.cdiv(tl.cdiv(length, TILE), count) * TILE
+    first = (part * part_length).to(tl.int32)
+    end = tl.minimum(first + part_length, length)
+    first_part, second_part = load_queries(queries, token * HEADS + head, valid, LATENT, ROPE, LATENT_TILE, ROPE_TILE)
     weighted, highest, total = attend_latents(
         first_part,
         second_part,
@@ -158,9 +160,9 @@ def _attend_part(
         tl.zeros([ROWS], tl.float32),
         first,
         end,
-        at,
-        lasts,
-        bits,
+        query_positions,
+        seen_until,
+        tree_bits,
         pool,
         scales,
         block_stride,
@@ -174,8 +176,8 @@ def _attend_part(
         STAGES=STAGES,
         TREES=TREES,
     )
-    place, part_place = token * HEADS + head, (program * most + query) * HEADS + head
-    store_decoded(output, parts, sums, place, part_place, count, kept, weighted, highest, total, LATENT)
+    output_row, part_row = token * HEADS + head, (program * max_queries + query) * HEADS + head
+    store_decoded(output, parts, sums, output_row, part_row, count, valid, weighted, highest, total, LATENT)
 
 
 def reference(

@@ -23,7 +23,7 @@ from kernels.launching import launched_directly
 from kernels.quantized.kv_bytes import views_of
 from kernels.tuning import Config
 
-__all__ = ["CANDIDATE_CONFIGS", "latent_prefill_attention", "reference", "result_of"]
+__all__ = ["CANDIDATE_CONFIGS", "latent_prefill_attention", "output_for", "reference"]
 
 
 def latent_prefill_attention(
@@ -65,7 +65,7 @@ def latent_prefill_attention(
     shape = checked(queries, pool, block_tables, kv_lengths, latent)
     tokens, works = len(queries), len(kv_lengths)
     assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
-    output = result_of(queries, latent, output)
+    output = output_for(queries, latent, output)
     if not tokens:
         return output
     config = config or shape.config("latent_prefill_attention", queries.device)
@@ -95,7 +95,7 @@ def latent_prefill_attention(
     return output
 
 
-def result_of(queries: Tensor, latent: int, output: Tensor | None) -> Tensor:
+def output_for(queries: Tensor, latent: int, output: Tensor | None) -> Tensor:
     """Checks the `output` that a caller has given, `[tokens, heads, latent]`, or allocates one."""
     shape = (*queries.shape[:2], latent)
     if output is None:
@@ -146,19 +146,19 @@ def _attend_latents(
 
     length = tl.load(kv_lengths + work)
     row = first_row + tl.arange(0, ROWS)
-    kept = row < count * HEADS
+    valid = row < count * HEADS
     query = row // HEADS
-    place = begin.to(tl.int64) * HEADS + row
-    first_part, second_part = load_queries(queries, place, kept, LATENT, ROPE, LATENT_TILE, ROPE_TILE)
+    part_row = begin.to(tl.int64) * HEADS + row
+    first_part, second_part = load_queries(queries, part_row, valid, LATENT, ROPE, LATENT_TILE, ROPE_TILE)
 
     # The tile's last query sees nothing from `end` on.
     end = tl.minimum(length - count + (first_row + ROWS - 1) // HEADS, length - 1) + 1
     left = 0
     if SPLIT:
-        each = tl.cdiv(tl.cdiv(end, TILE), tl.num_programs(1)) * TILE
-        left += tl.program_id(1) * each
-        end = tl.minimum(left + each, end)
-    at = length - count + query
+        part_length = tl.cdiv(tl.cdiv(end, TILE), tl.num_programs(1)) * TILE
+        left += tl.program_id(1) * part_length
+        end = tl.minimum(left + part_length, end)
+    query_positions = length - count + query
     table = block_tables + work.to(tl.int64) * table_stride
     # All tiles are masked: a second loop without masks would cost more registers than it saves time.
     weighted, highest, total = attend_latents(
@@ -169,9 +169,9 @@ def _attend_latents(
         tl.zeros([ROWS], tl.float32),
         left,
         end,
-        at,
-        at,
-        at,
+        query_positions,
+        query_positions,
+        query_positions,
         pool,
         scales,
         block_stride,
@@ -185,8 +185,8 @@ def _attend_latents(
         STAGES=STAGES,
         TREES=False,
     )
-    place += tl.program_id(1).to(tl.int64) * tokens * HEADS
-    store_part(parts, sums, place, kept, weighted, highest, total, LATENT, SPLIT)
+    part_row += tl.program_id(1).to(tl.int64) * tokens * HEADS
+    store_part(parts, sums, part_row, valid, weighted, highest, total, LATENT, SPLIT)
 
 
 def reference(
@@ -213,9 +213,9 @@ def reference(
         blocks = block_tables[work, : -(-length // pool.shape[2])].long()
         stored = pool[blocks].flatten(0, 2)[:length]
         scores = torch.einsum("qhd,kd->hqk", queries[first:end], stored) * scale
-        at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
+        query_positions = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
-        hidden = key > at if tree_mask is None else hidden_in_tree(key, tree_mask[:, first:end])
-        shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-        output[first:end] = torch.einsum("hqk,kd->qhd", shares, stored[:, :latent])
+        hidden = key > query_positions if tree_mask is None else hidden_in_tree(key, tree_mask[:, first:end])
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        output[first:end] = torch.einsum("hqk,kd->qhd", weights, stored[:, :latent])
     return output

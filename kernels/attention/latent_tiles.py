@@ -114,19 +114,19 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
 @triton.jit
 def load_queries(
     queries: tl.tensor,
-    row: tl.tensor,  # [ROWS] rows of all queries' heads
-    kept: tl.tensor,  # [ROWS] whether they are any: others pad the tile
+    row: tl.tensor,  # [ROWS] rows of `queries`, one for each query and head
+    valid: tl.tensor,  # [ROWS] whether the row is a query: other rows pad the tile
     LATENT: tl.constexpr,
     ROPE: tl.constexpr,
     LATENT_TILE: tl.constexpr,
     ROPE_TILE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """Returns both parts of queries, `[ROWS, LATENT_TILE]` and `[ROWS, ROPE_TILE]`, zero where there are none."""
-    here = queries + (row * (LATENT + ROPE))[:, None]
+    addresses = queries + (row * (LATENT + ROPE))[:, None]
     latent = tl.arange(0, LATENT_TILE)[None, :]
     rope = tl.arange(0, ROPE_TILE)[None, :]
-    first = tl.load(here + latent, mask=kept[:, None] & (latent < LATENT), other=0.0)
-    second = tl.load(here + LATENT + rope, mask=kept[:, None] & (rope < ROPE), other=0.0)
+    first = tl.load(addresses + latent, mask=valid[:, None] & (latent < LATENT), other=0.0)
+    second = tl.load(addresses + LATENT + rope, mask=valid[:, None] & (rope < ROPE), other=0.0)
     return first, second
 
 
@@ -139,9 +139,9 @@ def attend_latents(
     total: tl.tensor,  # [ROWS] fp32
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last
-    at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
-    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where draft tokens branch
-    bits: tl.tensor,
+    query_positions: tl.tensor,  # [ROWS] positions of the queries, the last that each of them sees
+    seen_until: tl.tensor,  # [ROWS] see multi_query.py; read where draft tokens branch
+    tree_bits: tl.tensor,
     pool: tl.tensor,
     scales: tl.tensor,
     block_stride: tl.tensor,
@@ -165,24 +165,24 @@ def attend_latents(
     # groups share 64 rows: scores are scaled before they are added up, and masked behind a branch.
     TWO_GROUPS: tl.constexpr = first_part.shape[0] >= 64
     FACTOR: tl.constexpr = 1.0 if TWO_GROUPS and FORMAT == 0 else SCALE
-    common = tl.min(lasts if TREES else at) + 1  # all rows see the positions before
+    common = tl.min(seen_until if TREES else query_positions) + 1  # all rows see the positions before
     # Looked up one tile ahead, as in attention_tiles.py.
     blocks = tl.load(table + (first + lanes).to(tl.uint32) // BLOCK, mask=first + lanes < end, other=0)
     for start in tl.range(first, end, TILE, num_stages=STAGES):
         positions = start + lanes
         # 64 bits: a pool can have more than 2^31 elements.
         rows = blocks.to(tl.int64) * block_stride + positions.to(tl.uint32) % BLOCK * (LATENT + ROPE)
-        here = pool + rows[:, None]
+        addresses = pool + rows[:, None]
         there = (positions < end)[:, None]
-        vectors = tl.load(here + latent, mask=there & (latent < LATENT), other=0.0)
-        keys = tl.load(here + LATENT + rope, mask=there & (rope < ROPE), other=0.0)
+        vectors = tl.load(addresses + latent, mask=there & (latent < LATENT), other=0.0)
+        keys = tl.load(addresses + LATENT + rope, mask=there & (rope < ROPE), other=0.0)
         if FORMAT > 0:
             place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
             vector_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2, positions < end, FORMAT)
             key_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORMAT)
             vectors, keys = dequantized(vectors, first_part, FORMAT), dequantized(keys, first_part, FORMAT)
-        ahead = positions + TILE
-        blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
+        next_positions = positions + TILE
+        blocks = tl.load(table + next_positions.to(tl.uint32) // BLOCK, mask=next_positions < end, other=0)
 
         scores = tl.dot(first_part, tl.trans(vectors), input_precision="ieee")
         if FORMAT > 0:
@@ -193,19 +193,23 @@ def attend_latents(
         else:
             scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
         if not TWO_GROUPS or start + TILE > common:
-            visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
+            visible = (
+                visible_in_tree(positions, seen_until, tree_bits)
+                if TREES
+                else positions[None, :] <= query_positions[:, None]
+            )
             scores = tl.where(visible, scores, float("-inf"))
 
-        risen = tl.maximum(highest, tl.max(scores, 1) * FACTOR)
-        fading = tl.exp2(highest - risen)
-        shares = tl.exp2(scores * FACTOR - risen[:, None])
-        highest = risen
-        total = total * fading + tl.sum(shares, 1)
-        weighted = weighted * fading[:, None]
+        new_highest = tl.maximum(highest, tl.max(scores, 1) * FACTOR)
+        rescale = tl.exp2(highest - new_highest)
+        weights = tl.exp2(scores * FACTOR - new_highest[:, None])
+        highest = new_highest
+        total = total * rescale + tl.sum(weights, 1)
+        weighted = weighted * rescale[:, None]
         if FORMAT > 0:
             if vectors.dtype == tl.float16:  # which has no room for small shares of small scales
                 vectors = (vectors.to(tl.float32) * vector_scales[:, None]).to(vectors.dtype)
             else:
-                shares *= vector_scales[None, :]
-        weighted = tl.dot(shares.to(vectors.dtype), vectors, weighted, input_precision="ieee")
+                weights *= vector_scales[None, :]
+        weighted = tl.dot(weights.to(vectors.dtype), vectors, weighted, input_precision="ieee")
     return weighted, highest, total

@@ -27,42 +27,43 @@ class MultiQuery:
 
     starts: Tensor  # [works] int32
     counts: Tensor  # [works] int32, 0 for padding
-    most: int  # a bound of `counts`
+    max_queries: int  # a bound of `counts`
     tree_mask: Tensor | None = None
-    """Int64 `[3, rows]` for a tree of draft tokens: each row's position, the last place up to which it sees all
-    keys, and bits: bit j is set if it sees the j-th place after that. None: a row sees all keys up to its own."""
+    """Int64 `[3, rows]` for a tree of draft tokens: each row's position; the place of the last key up to which it sees
+    all keys (`seen_until`); and `tree_bits`, of which bit j is set if it sees the j-th key after that. None: a row sees
+    all keys up to its own."""
 
     def first(self, works: int) -> "MultiQuery":
         """Returns the rows of the first works only; all rows before the next work's must be theirs."""
         end = int(self.starts[works]) if works < len(self.starts) else None
         tree_mask = None if self.tree_mask is None else self.tree_mask[:, :end]
-        return MultiQuery(self.starts[:works], self.counts[:works], self.most, tree_mask)
+        return MultiQuery(self.starts[:works], self.counts[:works], self.max_queries, tree_mask)
 
     def tiles(self, shared: int) -> tuple[int, int]:
         """Returns the rows of a tile for `shared` heads of each query, and the maximum tiles of a sequence."""
         rows = min(
             max(MIN_TILE_ROWS, power_of_two(QUERIES_PER_TILE * shared)), max(MAX_TILE_ROWS, power_of_two(shared))
         )
-        return rows, tile_count(self.most, rows // shared)
+        return rows, tile_count(self.max_queries, rows // shared)
 
 
 @triton.jit
 def visible_in_tree(
     positions: tl.tensor,  # [TILE] places of keys
-    lasts: tl.tensor,  # [ROWS] int64
-    bits: tl.tensor,  # [ROWS] int64
+    seen_until: tl.tensor,  # [ROWS] int64
+    tree_bits: tl.tensor,  # [ROWS] int64
 ) -> tl.tensor:
     """Returns which keys rows see under the tree mask: `[ROWS, TILE]`."""
-    behind = positions[None, :] - lasts[:, None] - 1
-    shown = (bits[:, None] >> tl.minimum(tl.maximum(behind, 0), 62)) & 1
-    return (behind < 0) | ((behind < 63) & (shown == 1))
+    offset = positions[None, :] - seen_until[:, None] - 1
+    visible = (tree_bits[:, None] >> tl.minimum(tl.maximum(offset, 0), 62)) & 1
+    return (offset < 0) | ((offset < 63) & (visible == 1))
 
 
 def hidden_in_tree(keys: Tensor, tree_mask: Tensor) -> Tensor:
     """Returns with torch operators which `keys` `[keys]` are hidden from rows by their `tree_mask`, `[rows, keys]`."""
-    behind = keys - tree_mask[1, :, None] - 1
-    shown = (tree_mask[2, :, None] >> behind.clamp(0, 62)) & 1
-    return (behind >= 0) & ((behind >= 63) | (shown == 0))
+    offset = keys - tree_mask[1, :, None] - 1
+    visible = (tree_mask[2, :, None] >> offset.clamp(0, 62)) & 1
+    return (offset >= 0) & ((offset >= 63) | (visible == 0))
 
 
 def starts_of(multi_query: MultiQuery | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:

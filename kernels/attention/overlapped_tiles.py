@@ -50,7 +50,7 @@ def attend_overlapped(
     total: tl.tensor,  # [ROWS] fp32
     first: tl.tensor,  # the first position
     end: tl.tensor,  # one past the last: whole tiles, or none, which all queries see
-    pool: tl.tensor,  # where the KV head's keys are in block 0
+    pool: tl.tensor,  # address of the KV head's keys in block 0
     block_stride: tl.tensor,
     table: tl.tensor,  # the sequence's blocks
     SCALE: tl.constexpr,
@@ -74,35 +74,35 @@ def attend_overlapped(
     keys = tile_at(pool, behind, first + lanes, dims, some, block_stride, BLOCK, DIM)
     scores = tl.dot(queries, tl.trans(keys))
     # No shares are behind the first tile: zeros multiply its own values.
-    shares = tl.zeros([ROWS, TILE], tl.float32)
-    fading = tl.full([ROWS], 1.0, tl.float32)
-    ahead = blocks_at(table, tl.minimum(first + TILE, end - TILE) + lanes, some, BLOCK)
+    weights = tl.zeros([ROWS, TILE], tl.float32)
+    rescale = tl.full([ROWS], 1.0, tl.float32)
+    next_blocks = blocks_at(table, tl.minimum(first + TILE, end - TILE) + lanes, some, BLOCK)
     for start in tl.range(first, end, TILE, num_stages=STAGES):
         # Behind the last tile, its own keys are multiplied once more; nothing reads the result.
         next_tile = tl.minimum(start + TILE, end - TILE) + lanes
         last_tile = tl.maximum(start - TILE, first) + lanes
-        keys = tile_at(pool, ahead, next_tile, dims, None, block_stride, BLOCK, DIM)
+        keys = tile_at(pool, next_blocks, next_tile, dims, None, block_stride, BLOCK, DIM)
         values = tile_at(pool + BLOCK * DIM, behind, last_tile, dims, None, block_stride, BLOCK, DIM)
         # Looked up again: copies that need a value of two turns before would not be asynchronous.
         behind = blocks_at(table, start + lanes, None, BLOCK)
-        ahead = blocks_at(table, tl.minimum(start + 2 * TILE, end - TILE) + lanes, None, BLOCK)
+        next_blocks = blocks_at(table, tl.minimum(start + 2 * TILE, end - TILE) + lanes, None, BLOCK)
 
-        rounded = shares.to(queries.dtype)
-        sums = tl.dot(rounded, ones, sums * fading[:, None])  # all products are waited for here
+        rounded = weights.to(queries.dtype)
+        sums = tl.dot(rounded, ones, sums * rescale[:, None])  # all products are waited for here
         scaled = multiplied(scores, FACTOR)
         scores = tl.dot(queries, tl.trans(keys))
-        weighted = weighted * fading[:, None]
+        weighted = weighted * rescale[:, None]
         weighted = tl.dot(rounded, values, weighted)
         if SOFTCAP > 0.0:
             scaled = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scaled))
-        risen = tl.maximum(highest, tl.max(scaled, 1))
-        fading = tl.exp2(highest - risen)
-        shares = tl.exp2(scaled - risen[:, None])
-        highest = risen
+        new_highest = tl.maximum(highest, tl.max(scaled, 1))
+        rescale = tl.exp2(highest - new_highest)
+        weights = tl.exp2(scaled - new_highest[:, None])
+        highest = new_highest
     values = tile_at(pool + BLOCK * DIM, behind, end - TILE + lanes, dims, some, block_stride, BLOCK, DIM)
-    rounded = shares.to(queries.dtype)
-    weighted = tl.dot(rounded, values, weighted * fading[:, None])
-    sums = tl.dot(rounded, ones, sums * fading[:, None])
+    rounded = weights.to(queries.dtype)
+    weighted = tl.dot(rounded, values, weighted * rescale[:, None])
+    sums = tl.dot(rounded, ones, sums * rescale[:, None])
     return weighted, highest, tl.max(sums, 1)
 
 
@@ -129,13 +129,13 @@ def tile_at(
     """Loads keys or values `[TILE, PADDED]`, zero where the mask is false and beyond DIM."""
     # 64 bits: a pool can have more than 2^31 elements. Unsigned: that is one multiplication.
     rows = blocks.to(tl.uint32).to(tl.uint64) * block_stride.to(tl.uint32) + positions.to(tl.uint32) % BLOCK * DIM
-    at = pool + rows[:, None] + dims
+    addresses = pool + rows[:, None] + dims
     if mask is not None:
-        return tl.load(at, mask=mask[:, None] & (dims < DIM), other=0.0)
+        return tl.load(addresses, mask=mask[:, None] & (dims < DIM), other=0.0)
     elif dims.shape[1] > DIM:
-        return tl.load(at, mask=dims < DIM, other=0.0)
+        return tl.load(addresses, mask=dims < DIM, other=0.0)
     else:
-        return tl.load(at)
+        return tl.load(addresses)
 
 
 @triton.jit

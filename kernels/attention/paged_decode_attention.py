@@ -32,7 +32,7 @@ from kernels.attention.attention_tiles import (
     attend_tiles,
     begin_rows,
     checked,
-    result_of,
+    output_for,
 )
 from kernels.attention.decode_launch import (
     UNALIGNED_ARGUMENTS,
@@ -107,21 +107,21 @@ def paged_decode_attention(
     shape = checked(queries, pool, block_tables, kv_lengths, sinks)
     works = kv_lengths.shape[0]
     assert multi_query is not None or queries.shape[0] == works
-    output = result_of(queries, output)
+    output = output_for(queries, output)
     if not works:
         return output
 
     rows, tiles = (power_of_two(shape.shared), 1) if multi_query is None else multi_query.tiles(shape.shared)
     launch = decode_launch(queries, pool, block_tables, kv_lengths, output, multi_query, split)
-    attend = _launch_of(shape, scoring, sinks is not None, rows, launch.variant, queries.device, config)
-    own = queries.stride(0), scoring.window, queries if sinks is None else sinks
-    attend((shape.kv_heads, launch.programs, tiles), *launch.arguments, *own)
+    attend = _prepared_launch(shape, scoring, sinks is not None, rows, launch.variant, queries.device, config)
+    own_arguments = queries.stride(0), scoring.window, queries if sinks is None else sinks
+    attend((shape.kv_heads, launch.programs, tiles), *launch.arguments, *own_arguments)
     launch.finish()
     return output
 
 
 @by_shape
-def _launch_of(
+def _prepared_launch(
     shape: HeadShape,
     scoring: ScoreParams,
     sinks: bool,
@@ -145,7 +145,7 @@ def _launch_of(
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
 @launched_directly
 @triton.jit(
-    do_not_specialize=["table_stride", "mask_stride", "most", "window"],
+    do_not_specialize=["table_stride", "mask_stride", "max_queries", "window"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,
 )
 def _attend_part(
@@ -165,7 +165,7 @@ def _attend_part(
     block_stride: tl.tensor,
     table_stride: tl.tensor,
     mask_stride: tl.tensor,
-    most: tl.tensor,
+    max_queries: tl.tensor,
     query_stride: tl.tensor,
     window: tl.tensor,
     sinks: tl.tensor,
@@ -197,31 +197,33 @@ def _attend_part(
             return
     length = tl.load(kv_lengths + work)
     row = tl.arange(0, ROWS)
-    own = head * SHARED + row  # of the query heads
-    kept = row < SHARED
+    query_head = head * SHARED + row  # of the query heads
+    valid = row < SHARED
     query = tl.zeros([ROWS], tl.int32)  # of the sequence's
-    begin_row, queries_of = queries_of_sequence(row_starts, row_counts, work, MULTI_QUERY)
+    first_row, query_count = queries_of_sequence(row_starts, row_counts, work, MULTI_QUERY)
     if MULTI_QUERY:
         QUERIES: tl.constexpr = ROWS // SHARED
-        if tl.program_id(2) * QUERIES >= queries_of:
+        if tl.program_id(2) * QUERIES >= query_count:
             return
         query = tl.program_id(2) * QUERIES + row // SHARED
-        own = head * SHARED + row % SHARED
-        kept = (row < QUERIES * SHARED) & (query < queries_of)
-    token = begin_row + query
-    at, lasts, bits = visible_to_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
+        query_head = head * SHARED + row % SHARED
+        valid = (row < QUERIES * SHARED) & (query < query_count)
+    token = first_row + query
+    query_positions, seen_until, tree_bits = visible_to_queries(
+        tree_mask, mask_stride, token, length - query_count + query, valid, TREES
+    )
 
     # The visible tiles, split into parts with equal numbers of tiles.
     left = 0
     if WINDOWED:
-        left = tl.maximum(length - queries_of + 1 - window, 0) // TILE * TILE
-    each = tl.cdiv(tl.cdiv(length - left, TILE), count) * TILE
-    first = (left + part * each).to(tl.int32)
-    end = tl.minimum(first + each, length)
+        left = tl.maximum(length - query_count + 1 - window, 0) // TILE * TILE
+    part_length = tl.cdiv(tl.cdiv(length - left, TILE), count) * TILE
+    first = (left + part * part_length).to(tl.int32)
+    end = tl.minimum(first + part_length, length)
 
     dims = tl.arange(0, PADDED)[None, :]
-    inside = kept[:, None] & (dims < DIM)
-    loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
+    inside = valid[:, None] & (dims < DIM)
+    loaded = tl.load(queries + (token * query_stride + query_head * DIM)[:, None] + dims, mask=inside, other=0.0)
     loaded, unit = scaled_queries(loaded, FORMAT)
     PAIRS: tl.constexpr = by_pairs(FORMAT, loaded.dtype.primitive_bitwidth, ROWS, PADDED)
     weighted, highest, total = begin_rows(ROWS, PADDED // 2 if PAIRS else PADDED)
@@ -238,9 +240,9 @@ def _attend_part(
         total,
         first,
         end,
-        at,
-        lasts,
-        bits,
+        query_positions,
+        seen_until,
+        tree_bits,
         window,
         pool + head * 2 * SIDE,
         scales + head * SIDE + BLOCK * DIM // 2,
@@ -263,9 +265,9 @@ def _attend_part(
     if PAIRS:
         weighted = tl.interleave(weighted, odd)
     if SINKS:
-        weighted, highest, total = add_sinks(weighted, highest, total, sinks, own, kept & (part == 0))
-    place, part_place = token * heads + own, (program * most + query) * heads + own
-    store_decoded(output, parts, sums, place, part_place, count, kept, weighted, highest, total, DIM)
+        weighted, highest, total = add_sinks(weighted, highest, total, sinks, query_head, valid & (part == 0))
+    output_row, part_row = token * heads + query_head, (program * max_queries + query) * heads + query_head
+    store_decoded(output, parts, sums, output_row, part_row, count, valid, weighted, highest, total, DIM)
 
 
 def reference(

@@ -28,7 +28,7 @@ from kernels.attention.attention_tiles import (
     attend_tiles,
     begin_rows,
     checked,
-    result_of,
+    output_for,
 )
 from kernels.attention.multi_query import hidden_in_tree
 from kernels.attention.overlapped_tiles import MIN_OVERLAPPED_TILES, attend_overlapped, overlaps
@@ -113,7 +113,7 @@ def prefill_attention(
     shape = checked(queries, pool, block_tables, kv_lengths, sinks)
     tokens, works = queries.shape[0], kv_lengths.shape[0]
     assert query_start.shape == (works + 1,) and query_start.is_contiguous() and query_start.dtype == torch.int32
-    output = result_of(queries, output)
+    output = output_for(queries, output)
     if not tokens:
         return output
 
@@ -130,7 +130,7 @@ def prefill_attention(
     parts, sums = parts_of(output, splits)
     memory, scales = views_of(pool)
     overlapped = overlaps(queries.device, shape, scoring, rows, config.tiles["TILE"])
-    attend = _launch_of(shape, config, scoring, sinks is not None, splits > 1, overlapped, rows, warps)
+    attend = _prepared_launch(shape, config, scoring, sinks is not None, splits > 1, overlapped, rows, warps)
     attend(
         (shape.kv_heads, tiles, splits),
         queries,
@@ -165,7 +165,7 @@ def _config_of(shape: HeadShape, device: torch.device) -> Config:
 
 
 @by_shape
-def _launch_of(
+def _prepared_launch(
     shape: HeadShape,
     config: Config,
     scoring: ScoreParams,
@@ -232,29 +232,29 @@ def _attend(
     length = tl.load(kv_lengths + work)
     row = tl.arange(0, ROWS)
     query = first + row // SHARED
-    kept = (query < count) & (row < QUERIES * SHARED)
+    valid = (query < count) & (row < QUERIES * SHARED)
     token = (begin + query).to(tl.int64)
-    own = head * SHARED + row % SHARED  # of the query heads
+    query_head = head * SHARED + row % SHARED  # of the query heads
     dims = tl.arange(0, PADDED)[None, :]
-    inside = kept[:, None] & (dims < DIM)
-    loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
+    inside = valid[:, None] & (dims < DIM)
+    loaded = tl.load(queries + (token * query_stride + query_head * DIM)[:, None] + dims, mask=inside, other=0.0)
 
     # Positions of the tile's first and last query. Keys before `common` are visible to the first and all later queries.
-    low = length - count + first
-    high = tl.minimum(low + QUERIES, length) - 1
-    common = tl.maximum(low + 1, 0) // TILE * TILE
+    first_position = length - count + first
+    last_position = tl.minimum(first_position + QUERIES, length) - 1
+    common = tl.maximum(first_position + 1, 0) // TILE * TILE
     left, start = 0, 0
     if WINDOWED:
         # Keys before `left` are hidden from the first query; keys from `start` on are visible to the last.
-        left = tl.maximum(low - window + 1, 0) // TILE * TILE
-        start = tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE
-    end = high + 1
+        left = tl.maximum(first_position - window + 1, 0) // TILE * TILE
+        start = tl.cdiv(tl.maximum(last_position - window + 1, 0), TILE) * TILE
+    end = last_position + 1
     if SPLIT:
-        each = tl.cdiv(tl.cdiv(end - left, TILE), tl.num_programs(2)) * TILE
-        left += tl.program_id(2) * each
-        end = tl.minimum(left + each, end)
+        part_length = tl.cdiv(tl.cdiv(end - left, TILE), tl.num_programs(2)) * TILE
+        left += tl.program_id(2) * part_length
+        end = tl.minimum(left + part_length, end)
 
-    at = length - count + query
+    query_positions = length - count + query
     keys = pool + head * 2 * SIDE
     key_scales = scales + head * SIDE + BLOCK * DIM // 2
     table = block_tables + work.to(tl.int64) * table_stride
@@ -265,19 +265,19 @@ def _attend(
     if PAIRS:
         loaded, odd_queries = tl.split(tl.reshape(loaded, [ROWS, PADDED // 2, 2]))
     # In three spans: crossed by the window's edge, visible to all queries, crossed by the diagonal.
-    whole = tl.maximum(left, start)
-    crossed = tl.maximum(whole, common)
+    inner_begin = tl.maximum(left, start)
+    diagonal_begin = tl.maximum(inner_begin, common)
     if OVERLAPPED:
-        tiles = (tl.minimum(common, end) - whole) // TILE
+        tiles = (tl.minimum(common, end) - inner_begin) // TILE
         tiles = tl.where(tiles < MIN_OVERLAPPED_TILES, 0, tiles)
-        crossed = whole + tiles * TILE
+        diagonal_begin = inner_begin + tiles * TILE
         weighted, highest, total = attend_overlapped(
             loaded,
             weighted,
             highest,
             total,
-            whole,
-            crossed,
+            inner_begin,
+            diagonal_begin,
             keys,
             block_stride,
             table,
@@ -292,9 +292,9 @@ def _attend(
         if span == 0:
             begin_span, end_span = left, tl.minimum(start, end)
         elif span == 1:
-            begin_span, end_span = whole, tl.minimum(common, end)
+            begin_span, end_span = inner_begin, tl.minimum(common, end)
         else:
-            begin_span, end_span = crossed, end
+            begin_span, end_span = diagonal_begin, end
         if span != 1 or not OVERLAPPED:
             weighted, odd, highest, total = attend_tiles(
                 loaded,
@@ -306,9 +306,9 @@ def _attend(
                 total,
                 begin_span,
                 end_span,
-                at,
-                at,
-                at,
+                query_positions,
+                query_positions,
+                query_positions,
                 window,
                 keys,
                 key_scales,
@@ -331,9 +331,11 @@ def _attend(
     if PAIRS:
         weighted = tl.interleave(weighted, odd)
     if SINKS:
-        weighted, highest, total = add_sinks(weighted, highest, total, sinks, own, kept & (tl.program_id(2) == 0))
-    place = (tl.program_id(2) * tokens + token) * heads + own
-    store_part(parts, sums, place, kept, weighted, highest, total, DIM, SPLIT)
+        weighted, highest, total = add_sinks(
+            weighted, highest, total, sinks, query_head, valid & (tl.program_id(2) == 0)
+        )
+    part_row = (tl.program_id(2) * tokens + token) * heads + query_head
+    store_part(parts, sums, part_row, valid, weighted, highest, total, DIM, SPLIT)
 
 
 @triton.jit
@@ -379,19 +381,19 @@ def reference(
         scores *= dim**-0.5 if scoring.scale is None else scoring.scale
         if scoring.softcap:
             scores = (scores / scoring.softcap).tanh() * scoring.softcap
-        at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
+        query_positions = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
         window = scoring.window
         if tree_mask is None:
-            hidden = key > at
+            hidden = key > query_positions
         else:
-            at, hidden = tree_mask[0, first:end, None], hidden_in_tree(key, tree_mask[:, first:end])
+            query_positions, hidden = tree_mask[0, first:end, None], hidden_in_tree(key, tree_mask[:, first:end])
         if window:
-            hidden = hidden | (key <= at - window)
+            hidden = hidden | (key <= query_positions - window)
         scores = scores.masked_fill(hidden, float("-inf"))
         if sinks is not None:
             more = sinks.to(scores.dtype)[:, None, None].expand(-1, end - first, 1)
             scores = torch.cat((scores, more), -1)
-        shares = scores.softmax(-1)[..., :length]
-        output[first:end] = torch.einsum("hqk,hkd->qhd", shares, values)
+        weights = scores.softmax(-1)[..., :length]
+        output[first:end] = torch.einsum("hqk,hkd->qhd", weights, values)
     return output

@@ -1,6 +1,6 @@
 """Plans split-KV: cuts the sequences of a decode step into parts of about equal length, one for each program.
 
-    longest part = max(MIN_PART_TOKENS, sum of lengths / room)
+    longest part = max(MIN_PART_TOKENS, sum of lengths / capacity)
 
 A device is well used when its programs have equal work, so a long sequence among short ones is split. (FlashInfer plans
 decodes in the same way: Ye et al., 2025, https://arxiv.org/abs/2501.01005.) The plan is data that the kernel reads; its
@@ -40,28 +40,28 @@ def may_split(longest: int, window: int) -> bool:
     return min(longest, window or longest) > MIN_PART_TOKENS
 
 
-def split_plan_words(works: int, room: int) -> int:
+def split_plan_words(works: int, capacity: int) -> int:
     """Returns the int32 words of a plan for `works` sequences: one for each program, then one for each sequence."""
-    return works + room + works + 1
+    return works + capacity + works + 1
 
 
-def plan_splits(lengths: NDArray[np.int64], room: int, window: int) -> NDArray[np.int32]:
+def plan_splits(lengths: NDArray[np.int64], capacity: int, window: int) -> NDArray[np.int32]:
     """Cuts sequences of `lengths` tokens, of which a query sees the last `window` (0: all).
 
-    Returns owners `[works + room]`, then starts `[works + 1]`, as in `SplitPlan`. An empty sequence has one part as
-    well, whose program writes its zeros.
+    `capacity` is the number of parts that keeps the device busy. Returns owners `[works + capacity]`, then starts
+    `[works + 1]`, as in `SplitPlan`. An empty sequence has one part as well, whose program writes its zeros.
     """
     works = len(lengths)
-    seen = np.minimum(lengths, window) if window else lengths
-    longest = max(MIN_PART_TOKENS, -(-int(seen.sum()) // room))
-    counts = np.clip(-(-seen // longest), 1, MAX_SPLITS)
-    found = np.full(split_plan_words(works, room), NO_SEQUENCE, dtype=np.int32)
-    starts = found[works + room :]
+    visible = np.minimum(lengths, window) if window else lengths
+    longest = max(MIN_PART_TOKENS, -(-int(visible.sum()) // capacity))
+    counts = np.clip(-(-visible // longest), 1, MAX_SPLITS)
+    plan = np.full(split_plan_words(works, capacity), NO_SEQUENCE, dtype=np.int32)
+    starts = plan[works + capacity :]
     starts[0] = 0
     np.cumsum(counts, out=starts[1:])
-    found[: starts[-1]] = np.repeat(np.arange(works), counts)
-    return found
+    plan[: starts[-1]] = np.repeat(np.arange(works), counts)
+    return plan
 
 
-def split_plan_of(words: Tensor, works: int, room: int) -> SplitPlan:
-    return SplitPlan(words[: works + room], words[works + room : split_plan_words(works, room)])
+def split_plan_of(words: Tensor, works: int, capacity: int) -> SplitPlan:
+    return SplitPlan(words[: works + capacity], words[works + capacity : split_plan_words(works, capacity)])
