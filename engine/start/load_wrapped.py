@@ -23,7 +23,7 @@ from engine.wrapped.model import WrappedModel
 from engine.wrapped.own_run import own_run
 from engine.wrapped.probe import probe
 from engine.wrapped.proof import blocks_needed, prove
-from engine.wrapped.stored import StoredNumbers, read_numbers
+from engine.wrapped.stored import DequantizedCheckpoint, read_dequantized
 from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 
@@ -39,22 +39,22 @@ def load_wrapped(
     checkpoint = open_checkpoint(directory)
     parameters = checkpoint.parameters()
     refuse_large_weights(config, {None: parameters.total()}, dtype, device)  # loaded unquantized at first
-    stored = read_numbers(checkpoint, found, dtype) if found.quantized else StoredNumbers()
-    numbers = stored.tensors if found.quantized else None
-    own = load_own_model(directory, found, device, dtype, progress, numbers=numbers)
+    stored = read_dequantized(checkpoint, found, dtype) if found.quantized else DequantizedCheckpoint()
+    dequantized = stored.tensors if found.quantized else None
+    own = load_own_model(directory, found, device, dtype, progress, dequantized=dequantized)
     stored.tensors.clear()
     with torch.inference_mode():
         attentions = probe(own, found)
         described = found.described(tuple(AttentionLayer(each.attention) for each in attentions if each.source is None))
         backend = choose(config, device, dtype, described)
         modules = [each.module for each in attentions]
-        alone = own_run(own, modules)
+        reference_run = own_run(own, modules)
         layers = dict(own.named_modules())
         quantized = {id(layers[name]): weight for name, weight in stored.quantized.items()}
         if config.quantization != "none":
-            plain = alone.products - quantized.keys()
+            plain = reference_run.products - quantized.keys()
             quantized |= round_linears(own, plain, dtype, config.quantization, progress)
-            alone = own_run(own, modules)  # repeated with the values of the quantized weights
+            reference_run = own_run(own, modules)  # repeated with the values of the quantized weights
         forms: Counter[Form] = Counter()
         for weight in quantized.values():
             forms[weight.form] += weight.values.numel()
@@ -62,7 +62,14 @@ def load_wrapped(
         adapters = None
         if device.type == "cpu" or quantized or adapting:  # on a GPU, plain layers stay as they are
             places = replace_linears(
-                own, alone.products, backend.linears, dtype, quantized, progress, adapting, alone.of_all_tokens
+                own,
+                reference_run.products,
+                backend.linears,
+                dtype,
+                quantized,
+                progress,
+                adapting,
+                reference_run.of_all_tokens,
             )
             if adapting is not None:
                 adapters = AdapterSlots(places, config.max_loras, config.max_lora_rank, device, dtype)
@@ -70,14 +77,14 @@ def load_wrapped(
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(described) + config.quantization.encode())
     spec = make_spec(described, dtype, config.block_size, digest, config.kv_dtype)
-    held = tuple(form for form, _ in forms.most_common())
+    quantized_forms = tuple(form for form, _ in forms.most_common())
     loaded = LoadedModel(
-        backend, model, described, spec, parameters.total(), adapters=adapters, forms=held, is_wrapped=True
+        backend, model, described, spec, parameters.total(), adapters=adapters, forms=quantized_forms, is_wrapped=True
     )
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
     # Without --kv-dtype, which would round.
     unrounded = replace(loaded, spec=make_spec(described, dtype, config.block_size, digest))
-    rounding = config.quantization if config.quantization != "none" or not held else held[0]
-    prove(unrounded.with_pool([blocks] * len(spec.groups)), alone, rounding)
+    rounding = config.quantization if config.quantization != "none" or not quantized_forms else quantized_forms[0]
+    prove(unrounded.with_pool([blocks] * len(spec.groups)), reference_run, rounding)
     return loaded

@@ -18,7 +18,7 @@ from contracts.errors import ModelError
 from engine.model.config_files import sentence_of
 from engine.model.spellings import is_beside_text
 from engine.wrapped.config import OwnConfig
-from engine.wrapped.stored import NAMES_ALONE
+from engine.wrapped.stored import TEXT_MODEL_PREFIXES
 from infra.process.status import Progress
 
 
@@ -30,11 +30,11 @@ def load_own_model(
     progress: Progress,
     kind: Any = AutoModelForCausalLM,
     needless: tuple[str, ...] = (),
-    numbers: dict[str, Tensor] | None = None,
+    dequantized: dict[str, Tensor] | None = None,
 ) -> Any:
     """Loads transformers' model of a `kind`: a causal one with eager attention, since ours takes its place.
 
-    `numbers` are the weights of a causal model's quantized checkpoint.
+    `dequantized` are the weights of a causal model's quantized checkpoint.
 
     Raises `ModelError` if loading fails, or tensors are missing, unexpected or of another shape, unless their names
     begin with one of `needless`.
@@ -42,11 +42,11 @@ def load_own_model(
     progress("loading weights", 0.0)
     try:
         with _bars_as(progress):
-            loads = kind if numbers is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(own.config)]
+            loads = kind if dequantized is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(own.config)]
             model, found = loads.from_pretrained(
-                str(directory) if numbers is None else None,
+                str(directory) if dequantized is None else None,
                 config=own.config,
-                state_dict=numbers,
+                state_dict=dequantized,
                 dtype=dtype,
                 attn_implementation="eager" if kind is AutoModelForCausalLM else None,
                 use_safetensors=True,
@@ -54,7 +54,7 @@ def load_own_model(
                 local_files_only=True,
                 trust_remote_code=own.trust_remote_code,
                 output_loading_info=True,
-                **({"key_mapping": dict(NAMES_ALONE)} if own.beside_images else {}),
+                **({"key_mapping": dict(TEXT_MODEL_PREFIXES)} if own.beside_images else {}),
             )
     except Exception as error:  # a model's own code may raise anything
         raise ModelError(f"{own.name}: transformers cannot load it: {sentence_of(error)}") from error

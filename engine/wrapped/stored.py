@@ -1,7 +1,7 @@
 """Reads a quantized checkpoint for a model that transformers' code computes.
 
-transformers gets the numbers that weights stand for. Its linear layers are replaced afterwards by the backend's, which
-multiply by the checkpoint's own codes. Experts that transformers stacks in one tensor stay numbers.
+transformers gets dequantized weights. Its linear layers are replaced afterwards by the backend's, which multiply by the
+checkpoint's own codes. Experts that transformers stacks in one tensor stay dequantized.
 """
 
 import re
@@ -17,47 +17,47 @@ from engine.model.quantized import Quantized, write
 from engine.model.spellings import is_beside_text
 from engine.wrapped.config import OwnConfig
 
-NAMES_ALONE = {
+TEXT_MODEL_PREFIXES = {
     r"^model\.language_model\.": "model.",
     r"^language_model\.model\.": "model.",
     r"^language_model\.lm_head": "lm_head",
 }
-"""Names of a language model's tensors alone, by regexes of the places where transformers and publishers put it."""
+"""Prefixes of a language model's tensors without images, by regexes of the prefixes that they have beside images."""
 
 
 @dataclass(frozen=True)
-class StoredNumbers:
-    """A checkpoint's tensors for transformers, and what the linear layers' weights were, by the layers' names."""
+class DequantizedCheckpoint:
+    """A checkpoint's dequantized tensors by name, and the quantized weights of linear layers by the layer's name."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     quantized: dict[str, Quantized] = field(default_factory=dict)
 
 
-def read_numbers(checkpoint: Checkpoint, own: OwnConfig, dtype: torch.dtype) -> StoredNumbers:
-    """Reads all tensors of the language model; what was quantized becomes numbers in `dtype`.
+def read_dequantized(checkpoint: Checkpoint, own: OwnConfig, dtype: torch.dtype) -> DequantizedCheckpoint:
+    """Reads all tensors of the language model, quantized ones as floats in `dtype`.
 
     Raises `ModelError` if a tensor is broken, or packed for a layer that the model lacks.
     """
-    shapes, found = _shapes(own), StoredNumbers()
+    shapes, found = _shapes(own), DequantizedCheckpoint()
     for name in checkpoint.names():
-        form, weights = checkpoint.stands_for(name)
+        form, weights = checkpoint.weights_per_element(name)
         if not weights or (own.beside_images and is_beside_text(name)):
             continue
         if form is None:
             found.tensors[name] = checkpoint.tensor(name, checkpoint.shape(name))
             continue
         layer, _, part = name.rpartition(".")
-        alone = _alone(layer)
+        text_name = _text_name(layer)
         stored = checkpoint.shape(name)
-        if alone not in shapes and (part != "weight" or len(stored) != 2):
-            raise ModelError(f"{own.name}: {name} is quantized, and transformers' code has no linear layer {alone}")
-        shape = shapes.get(alone) or (stored[0], stored[1])
+        if text_name not in shapes and (part != "weight" or len(stored) != 2):
+            raise ModelError(f"{own.name}: {name} is quantized, and transformers' code has no linear layer {text_name}")
+        shape = shapes.get(text_name) or (stored[0], stored[1])
         weight = checkpoint.weight(layer, shape)
-        numbers = torch.empty(shape, dtype=dtype)
-        write(weight, numbers)
-        found.tensors[f"{layer}.weight"] = numbers
-        if alone in shapes and isinstance(weight, Quantized):
-            found.quantized[alone] = weight
+        weights_in_dtype = torch.empty(shape, dtype=dtype)
+        write(weight, weights_in_dtype)
+        found.tensors[f"{layer}.weight"] = weights_in_dtype
+        if text_name in shapes and isinstance(weight, Quantized):
+            found.quantized[text_name] = weight
     return found
 
 
@@ -69,7 +69,7 @@ def _shapes(own: OwnConfig) -> dict[str, tuple[int, int]]:
     return {name: (module.out_features, module.in_features) for name, module in linears.items()}
 
 
-def _alone(layer: str) -> str:
-    for pattern, place in NAMES_ALONE.items():
+def _text_name(layer: str) -> str:
+    for pattern, place in TEXT_MODEL_PREFIXES.items():
         layer = re.sub(pattern, place, layer)
     return layer

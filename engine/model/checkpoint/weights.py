@@ -16,7 +16,7 @@ from torch import Tensor
 
 from checkpoints.weight_files import present_weight_files
 from contracts.errors import ModelError
-from engine.model.formats.format import Plain, WeightFormat
+from engine.model.formats.format import FloatFormat, WeightFormat
 from engine.model.quantized import Form, Weight
 from infra.sizes import format_bytes
 
@@ -40,7 +40,7 @@ class Checkpoint:
         files are missing, truncated or not safetensors.
         """
         self._name = directory.name
-        self._format = format or Plain()
+        self._format = format or FloatFormat()
         self._files: dict[str, Any] = dict(files or {})
         self._unused: set[str] = set()
         for path, promised in present_weight_files(directory).items() if files is None else ():
@@ -55,8 +55,8 @@ class Checkpoint:
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor in the file's float format. Raises `ModelError` if it is missing or has another shape."""
-        if name in self._files and self.kind(name) in self._format.packs:
-            return self._format.numbers(self, name, shape)
+        if name in self._files and self.kind(name) in self._format.packed_kinds:
+            return self._format.dequantize(self, name, shape)
         self._view(name, shape)
         with _clear_errors(self._name):
             tensor: Tensor = self._files[name].get_tensor(name)
@@ -82,9 +82,9 @@ class Checkpoint:
     def names(self) -> list[str]:
         return sorted(self._files)
 
-    def stands_for(self, name: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, name: str) -> tuple[Form | None, int]:
         """Returns a tensor's quantization format (None: floats), and how many weights one of its elements has."""
-        return self._format.stands_for(name, self.kind(name))
+        return self._format.weights_per_element(name, self.kind(name))
 
     def holds(self, name: str) -> bool:
         return name in self._files
@@ -126,7 +126,7 @@ class Checkpoint:
         """Counts the weights of all tensors by quantization format; None: floats."""
         found: Counter[Form | None] = Counter()
         for name in self._files:
-            form, weights = self.stands_for(name)
+            form, weights = self.weights_per_element(name)
             found[form] += weights * math.prod(self.shape(name))
         return found
 
@@ -141,7 +141,7 @@ class Checkpoint:
         knows to be irrelevant.
         """
         there = sorted(name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
-        left = [name for name in there if not self._format.may_stay(self, name)]
+        left = [name for name in there if not self._format.is_irrelevant(self, name)]
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")

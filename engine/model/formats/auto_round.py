@@ -11,7 +11,7 @@ from typing import Any
 
 from contracts.errors import ModelError
 from engine.model.formats.awq import Awq
-from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, whole, word
+from engine.model.formats.fields import bits_of, group_of, object_of, pattern, shown, supported_word, whole_number
 from engine.model.formats.gptq import GPTQ_BITS, Gptq, GptqPacking
 
 AWQ_PACKINGS = ("auto_round:auto_awq", "auto_round:awq")
@@ -29,41 +29,41 @@ REGEX_CHARACTERS = frozenset("^$|()[]?+*\\")
 """Characters that tell a pattern from a layer's name."""
 
 
-def read_auto_round(given: dict[str, Any], model: str) -> Gptq | Awq:
-    packed = word(
-        given.get("packing_format") or "auto",
+def read_auto_round(config: dict[str, Any], model: str) -> Gptq | Awq:
+    packed = supported_word(
+        config.get("packing_format") or "auto",
         model,
         "auto-round's packing_format",
         (*GPTQ_VERSION_BY_PACKING, *AWQ_PACKINGS),
     )
-    extra = fields_of(given, model, "extra_config")
-    changes = {name: fields_of(extra, model, name) for name in extra}
+    extra = object_of(config, model, "extra_config")
+    changes = {name: object_of(extra, model, name) for name in extra}
     changes = {name: change for name, change in changes.items() if not _is_numbers(change, model)}
     changes = dict(sorted(changes.items(), key=lambda each: _is_pattern(each[0])))  # exact names first
     if packed not in AWQ_PACKINGS:
-        others = tuple((_names(name, model), _packing(given | change, model)) for name, change in changes.items())
-        return Gptq(model, GPTQ_VERSION_BY_PACKING[packed], _packing(given, model), others)
-    packing = _packing(given, model)
+        others = tuple((_names(name, model), _packing(config | change, model)) for name, change in changes.items())
+        return Gptq(model, GPTQ_VERSION_BY_PACKING[packed], _packing(config, model), others)
+    packing = _packing(config, model)
     for name, change in changes.items():
-        if _packing(given | change, model) != packing or packing.bits != 4:
+        if _packing(config | change, model) != packing or packing.bits != 4:
             raise ModelError(
                 f"{model}: auto-round in AWQ's packing with other bits or groups for {shown(name)} is not supported"
             )
-    bits_of(given, model, packed, (4,), "bits")
+    bits_of(config, model, packed, (4,), "bits")
     return Awq(model, packing.group)
 
 
 def _is_numbers(change: dict[str, Any], model: str) -> bool:
-    return change.get("bits") is not None and whole(change, model, "bits") >= UNQUANTIZED_BITS
+    return change.get("bits") is not None and whole_number(change, model, "bits") >= UNQUANTIZED_BITS
 
 
-def _packing(given: dict[str, Any], model: str) -> GptqPacking:
-    word(given.get("data_type") or "int", model, "auto-round's data_type", ("int",))
-    acts = whole(given, model, "act_bits", default=UNQUANTIZED_BITS)
+def _packing(config: dict[str, Any], model: str) -> GptqPacking:
+    supported_word(config.get("data_type") or "int", model, "auto-round's data_type", ("int",))
+    acts = whole_number(config, model, "act_bits", default=UNQUANTIZED_BITS)
     if acts < UNQUANTIZED_BITS:
         raise ModelError(f"{model}: auto-round with act_bits {acts} is not supported; supported: weights alone")
-    bits = bits_of(given, model, "auto-round", GPTQ_BITS, "bits")
-    return GptqPacking(bits, group_of(given, model, "group_size", default=128), by_activation=False)
+    bits = bits_of(config, model, "auto-round", GPTQ_BITS, "bits")
+    return GptqPacking(bits, group_of(config, model, "group_size", default=128), by_activation=False)
 
 
 def _names(name: str, model: str) -> re.Pattern[str]:

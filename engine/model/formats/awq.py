@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from contracts.errors import ModelError
-from engine.model.formats.fields import bits_of, group_of, word
-from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.fields import bits_of, group_of, supported_word
+from engine.model.formats.format import FloatFormat, StoredTensors
 from engine.model.formats.integers import group_in, integers, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
 
@@ -21,7 +21,7 @@ OUTPUT_POSITIONS = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 @dataclass(frozen=True)
-class Awq(Plain):
+class Awq(FloatFormat):
     """Reads layers that have a `qweight`; other layers are floats."""
 
     model: str  # its name, for errors
@@ -39,7 +39,7 @@ class Awq(Plain):
         zeros = stored.packed(f"{name}.qzeros", (inputs // group, outputs // 8), "I32")
         return integers(by_output(codes), by_output(zeros), scales.t().float(), group, 4, None)
 
-    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
         if name.endswith(".qweight"):
             return "int4", 8
         return None, 0 if name.endswith((".qzeros", ".scales")) else 1
@@ -54,10 +54,10 @@ def by_output(words: Tensor) -> Tensor:
     return in_words[:, :, OUTPUT_POSITIONS].flatten(1).t().contiguous()
 
 
-def read_awq(given: dict[str, Any], model: str) -> Awq:
-    version = given.get("version") or given.get("checkpoint_format") or given.get("format") or "gemm"
-    word(str(version).lower(), model, "AWQ's version", ("gemm",))
-    if given.get("backend") == "llm-awq":
+def read_awq(config: dict[str, Any], model: str) -> Awq:
+    version = config.get("version") or config.get("checkpoint_format") or config.get("format") or "gemm"
+    supported_word(str(version).lower(), model, "AWQ's version", ("gemm",))
+    if config.get("backend") == "llm-awq":
         raise ModelError(f"{model}: AWQ's backend llm-awq is not supported; supported: version gemm of AutoAWQ")
-    bits_of(given, model, "AWQ", (4,), "bits", "w_bit")
-    return Awq(model, group_of(given, model, "group_size", "q_group_size"))
+    bits_of(config, model, "AWQ", (4,), "bits", "w_bit")
+    return Awq(model, group_of(config, model, "group_size", "q_group_size"))

@@ -12,9 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts.errors import ModelError
-from engine.model.formats.fields import WHOLE_ROW_GROUP, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
-from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, is_numbers
-from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.fields import (
+    WHOLE_ROW_GROUP,
+    bits_of,
+    group_of,
+    object_of,
+    pattern,
+    shown,
+    sizes_of,
+    supported_word,
+)
+from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, is_float
+from engine.model.formats.format import FloatFormat, StoredTensors
 from engine.model.formats.packings import PACKED_FORMATS, Scheme
 from engine.model.quantized import Form, Weight
 from engine.model.spellings import spellings
@@ -49,14 +58,14 @@ class ConfigGroup:
 
 
 @dataclass(frozen=True)
-class CompressedTensors(Plain):
+class CompressedTensors(FloatFormat):
     """Reads layers that are stored quantized; other layers are floats, whatever the config's `ignore` says."""
 
     model: str  # its name, for errors
     groups: tuple[ConfigGroup, ...]
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        if stored.holds(f"{name}.weight") and is_numbers(stored, name):
+        if stored.holds(f"{name}.weight") and is_float(stored, name):
             return super().weight(stored, name, shape)
         scheme = self.scheme_of(name)
         return PACKED_FORMATS[scheme.format].read(stored, self.model, name, shape, scheme)
@@ -69,30 +78,30 @@ class CompressedTensors(Plain):
             raise ModelError(f"{self.model}: {name} is quantized, but no target of quantization_config names it")
         return found[0].scheme
 
-    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
         if name.endswith((*SCALE_SUFFIXES, *IGNORED_SUFFIXES)):
             return None, 0
         layer, _, tensor = name.rpartition(".")
         if tensor == "weight_packed":
-            return self.scheme_of(layer).stands_for(kind)
+            return self.scheme_of(layer).weights_per_element(kind)
         if kind in ("I8", "F8_E4M3"):
             return "int8" if kind == "I8" else "fp8", 1
         return None, 1
 
-    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+    def is_irrelevant(self, stored: StoredTensors, name: str) -> bool:
         return name.endswith(IGNORED_SUFFIXES)
 
     def settings(self) -> bytes:
         return f"compressed-tensors {self.groups}".encode()
 
 
-def read_compressed_tensors(given: dict[str, Any], model: str) -> CompressedTensors:
+def read_compressed_tensors(config: dict[str, Any], model: str) -> CompressedTensors:
     for key, empty in UNSUPPORTED_OPTIONS.items():
-        if given.get(key) not in empty:
+        if config.get(key) not in empty:
             raise ModelError(f"{model}: compressed-tensors with a {key} is not supported")
-    sparsity = fields_of(given, model, "sparsity_config").get("format", "dense")
-    word(sparsity, model, "the sparsity_config of compressed-tensors with the format", ("dense",))
-    groups, whole = fields_of(given, model, "config_groups"), given.get("format")
+    sparsity = object_of(config, model, "sparsity_config").get("format", "dense")
+    supported_word(sparsity, model, "the sparsity_config of compressed-tensors with the format", ("dense",))
+    groups, whole = object_of(config, model, "config_groups"), config.get("format")
     return CompressedTensors(model, tuple(_group(groups, model, key, whole) for key in groups))
 
 
@@ -106,15 +115,15 @@ def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> ConfigGr
     if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
         raise ModelError(f"{model}: quantization_config says targets {shown(targets)}, which are no names")
     named = (pattern(each.removeprefix("re:"), model) if each.startswith("re:") else each for each in targets)
-    inputs = fields_of(found, model, "input_activations")
+    inputs = object_of(found, model, "input_activations")
     return ConfigGroup(tuple(named), _scheme(found["weights"], inputs, model, found.get("format") or whole))
 
 
 def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing: Any) -> Scheme:
-    found = PACKED_FORMATS[word(packing, model, "compressed-tensors' format", PACKED_FORMATS)]
-    kind = word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
+    found = PACKED_FORMATS[supported_word(packing, model, "compressed-tensors' format", PACKED_FORMATS)]
+    kind = supported_word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
     bits = bits_of(weights, model, str(packing), found.bits, "num_bits")
-    strategy = found.strategies[word(_strategy(weights), model, f"{packing} by", found.strategies)]
+    strategy = found.strategies[supported_word(_strategy(weights), model, f"{packing} by", found.strategies)]
     symmetric = bool(weights.get("symmetric", True))
     if kind == "float" and not symmetric:
         raise ModelError(f"{model}: {packing} with zero points is not supported")

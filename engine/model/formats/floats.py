@@ -25,7 +25,7 @@ Block = tuple[int, int]
 """Outputs and inputs that share a scale."""
 
 
-def is_numbers(stored: StoredTensors, name: str) -> bool:
+def is_float(stored: StoredTensors, name: str) -> bool:
     """Returns whether the weight of the layer `name` is stored as floats. Raises `ModelError` if it is missing."""
     return stored.kind(f"{name}.weight") in FLOAT_DTYPES
 

@@ -38,22 +38,22 @@ class WeightFormat(Protocol):
         ...
 
     @property
-    def packs(self) -> frozenset[str]:
-        """Returns the stored data types that `numbers` dequantizes."""
+    def packed_kinds(self) -> frozenset[str]:
+        """Returns the stored data types that `dequantize` reads."""
         ...
 
-    def numbers(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Dequantizes the tensor `name`, such as an embedding, that is stored as one of `packs`."""
+    def dequantize(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Dequantizes the tensor `name`, such as an embedding, that is stored as one of `packed_kinds`."""
         ...
 
-    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """Returns the quantization format (None: floats) and the number of weights that one stored element has.
+    def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
+        """Returns the quantization format (None: floats) of a tensor, and the weights that one stored element has.
 
-        Auxiliary tensors such as scales have 0 weights.
+        Elements of auxiliary tensors, such as scales, have 0 weights.
         """
         ...
 
-    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+    def is_irrelevant(self, stored: StoredTensors, name: str) -> bool:
         """Returns whether the unread tensor `name` does not affect results."""
         ...
 
@@ -62,21 +62,21 @@ class WeightFormat(Protocol):
         ...
 
 
-class Plain:
+class FloatFormat:
     """Reads floats: bf16, fp16 or fp32. Base of the other formats, which may leave layers unquantized."""
 
-    packs: frozenset[str] = frozenset()
+    packed_kinds: frozenset[str] = frozenset()
 
-    def numbers(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
+    def dequantize(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
         raise AssertionError(name)
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
         return stored.tensor(f"{name}.weight", shape)
 
-    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
         return None, 1
 
-    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+    def is_irrelevant(self, stored: StoredTensors, name: str) -> bool:
         return False
 
     def settings(self) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from contracts.errors import ModelError
-from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, word
-from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.fields import bits_of, group_of, object_of, pattern, shown, supported_word
+from engine.model.formats.format import FloatFormat, StoredTensors
 from engine.model.formats.integers import FORM_BY_BITS, group_in, integers, order_in, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
 from engine.model.spellings import spellings
@@ -34,7 +34,7 @@ class GptqPacking:
 
 
 @dataclass(frozen=True)
-class Gptq(Plain):
+class Gptq(FloatFormat):
     """Reads layers that have a `qweight`; other layers are floats."""
 
     model: str  # its name, for errors
@@ -76,14 +76,14 @@ class Gptq(Plain):
         called = spellings(name)
         return next((packing for names, packing in self.others if any(map(names.match, called))), self.packing)
 
-    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
         layer, _, tensor = name.rpartition(".")
         if tensor == "qweight":
             bits = self.packing_of(layer).bits
             return FORM_BY_BITS[bits], 32 // bits
         return None, 0 if tensor in ("qzeros", "scales", "g_idx") else 1
 
-    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+    def is_irrelevant(self, stored: StoredTensors, name: str) -> bool:
         # AutoGPTQ once wrote biases of zeros for layers without biases.
         layer, _, tensor = name.rpartition(".")
         if tensor != "bias" or not stored.holds(f"{layer}.qweight"):
@@ -95,27 +95,27 @@ class Gptq(Plain):
         return f"gptq {self.version} {self.packing} {others}".encode()
 
 
-def read_gptq(given: dict[str, Any], model: str) -> Gptq:
-    version = str(given.get("checkpoint_format") or given.get("format") or "gptq").lower()
-    if given.get("is_marlin_format"):
+def read_gptq(config: dict[str, Any], model: str) -> Gptq:
+    version = str(config.get("checkpoint_format") or config.get("format") or "gptq").lower()
+    if config.get("is_marlin_format"):
         version = "marlin"
-    word(version, model, "GPTQ's checkpoint_format", ("gptq", "gptq_v2"))
-    word(given.get("pack_dtype") or "int32", model, "GPTQ's pack_dtype", ("int32",))
-    packing = _packing(given, model)
+    supported_word(version, model, "GPTQ's checkpoint_format", ("gptq", "gptq_v2"))
+    supported_word(config.get("pack_dtype") or "int32", model, "GPTQ's pack_dtype", ("int32",))
+    packing = _packing(config, model)
     others = []
-    dynamic = fields_of(given, model, "dynamic")
+    dynamic = object_of(config, model, "dynamic")
     for names in dynamic:
         if names.startswith("-:"):
             continue  # not quantized: its weight is a tensor of floats
-        changes = fields_of(dynamic, model, names)
+        changes = object_of(dynamic, model, names)
         if "adapter" in changes:
             raise ModelError(f"{model}: GPTQ's dynamic {shown(names)} has an adapter, which is not supported")
-        others.append((pattern(names.removeprefix("+:"), model), _packing({**given, **changes}, model)))
+        others.append((pattern(names.removeprefix("+:"), model), _packing({**config, **changes}, model)))
     return Gptq(model, 1 if version == "gptq" else 2, packing, tuple(others))
 
 
-def _packing(given: dict[str, Any], model: str) -> GptqPacking:
-    bits = bits_of(given, model, "GPTQ", GPTQ_BITS, "bits", "w_bit")
+def _packing(config: dict[str, Any], model: str) -> GptqPacking:
+    bits = bits_of(config, model, "GPTQ", GPTQ_BITS, "bits", "w_bit")
     return GptqPacking(
-        bits, group_of(given, model, "group_size", "q_group_size", default=128), bool(given.get("desc_act"))
+        bits, group_of(config, model, "group_size", "q_group_size", default=128), bool(config.get("desc_act"))
     )

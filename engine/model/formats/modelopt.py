@@ -8,9 +8,9 @@ github.com/NVIDIA/TensorRT-Model-Optimizer, modelopt/torch/export/quant_utils.py
 from dataclasses import dataclass
 from typing import Any
 
-from engine.model.formats.fields import fields_of, word
-from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, FP8_DTYPE, fp8, is_numbers
-from engine.model.formats.format import Plain, StoredTensors
+from engine.model.formats.fields import object_of, supported_word
+from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, FP8_DTYPE, fp8, is_float
+from engine.model.formats.format import FloatFormat, StoredTensors
 from engine.model.formats.micro import E8M0_DTYPE, fine_scales, mxfp8, nvfp4
 from engine.model.quantized import Form, Weight
 
@@ -31,13 +31,13 @@ FP8_BLOCK_SIZE = 128
 
 
 @dataclass(frozen=True)
-class Modelopt(Plain):
+class Modelopt(FloatFormat):
     """Reads layers that are stored quantized; other layers are floats."""
 
     model: str  # its name, for errors
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        if is_numbers(stored, name):
+        if is_float(stored, name):
             return super().weight(stored, name, shape)
         if stored.kind(f"{name}.weight") == "U8":
             one = stored.shape(f"{name}.weight_scale_2") == (1,)
@@ -51,28 +51,28 @@ class Modelopt(Plain):
         is_weight_only = block == (FP8_BLOCK_SIZE, FP8_BLOCK_SIZE)  # the others' inputs are in fp8 as well
         return fp8(stored, self.model, name, shape, "weight_scale", block, meets_bytes=not is_weight_only)
 
-    def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
         if name.endswith((*SCALE_SUFFIXES, *ACTIVATION_SCALE_SUFFIXES)):
             return None, 0
         if kind == "U8":
             return "int8", 2
         return "fp8" if kind == FP8_DTYPE else None, 1
 
-    def may_stay(self, stored: StoredTensors, name: str) -> bool:
+    def is_irrelevant(self, stored: StoredTensors, name: str) -> bool:
         return name.endswith(ACTIVATION_SCALE_SUFFIXES)
 
     def settings(self) -> bytes:
         return b"modelopt"
 
 
-def read_modelopt(given: dict[str, Any], model: str) -> Modelopt:
-    algorithm = given.get("quant_algo")
+def read_modelopt(quantization_config: dict[str, Any], model: str) -> Modelopt:
+    algorithm = quantization_config.get("quant_algo")
     if algorithm is not None:  # else only KV is quantized
-        word(_upper(algorithm), model, "modelopt's quant_algo", SERVED_ALGORITHMS)
-    layers = fields_of(given, model, "quantized_layers")
+        supported_word(_upper(algorithm), model, "modelopt's quant_algo", SERVED_ALGORITHMS)
+    layers = object_of(quantization_config, model, "quantized_layers")
     for name in layers:
-        word(
-            _upper(fields_of(layers, model, name).get("quant_algo")),
+        supported_word(
+            _upper(object_of(layers, model, name).get("quant_algo")),
             model,
             f"modelopt's quant_algo of {name}",
             SERVED_ALGORITHMS,

@@ -39,7 +39,7 @@ class Scheme:
             return shape
         return self.block or (1, shape[1] if self.group == WHOLE_ROW_GROUP else self.group)
 
-    def stands_for(self, kind: str) -> tuple[Form | None, int]:
+    def weights_per_element(self, kind: str) -> tuple[Form | None, int]:
         """Returns the quantization format and the number of weights in one element stored as `kind`."""
         if kind == "U8":
             return ("int8" if self.format == "nvfp4-pack-quantized" else "int4"), 2

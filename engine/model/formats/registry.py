@@ -10,7 +10,7 @@ from engine.model.formats.awq import read_awq
 from engine.model.formats.by_family import ByFamily
 from engine.model.formats.compressed_tensors import read_compressed_tensors
 from engine.model.formats.fields import shown
-from engine.model.formats.format import Plain, WeightFormat
+from engine.model.formats.format import FloatFormat, WeightFormat
 from engine.model.formats.fp8 import read_fbgemm_fp8, read_fp8
 from engine.model.formats.gptq import read_gptq
 from engine.model.formats.modelopt import read_modelopt
@@ -27,7 +27,7 @@ FORMATS_BY_METHOD: dict[str, ReadFormat] = {
     "modelopt": read_modelopt,
     "modelopt_fp4": read_modelopt,
     "auto-round": read_auto_round,
-    "mxfp4": lambda given, name: ByFamily(),
+    "mxfp4": lambda quantization_config, name: ByFamily(),
 }
 """By `quant_method`."""
 ADVICE_BY_METHOD = {"bitsandbytes": "serve the checkpoint that it was made of, with --quantization int8 or int4"}
@@ -36,12 +36,14 @@ ADVICE_BY_METHOD = {"bitsandbytes": "serve the checkpoint that it was made of, w
 
 def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
     """Returns the format in the config.json of the model `name`. Raises `ModelError` for an unsupported one."""
-    given = quantization_of(raw, name)
-    if given is None:
-        return Plain()
-    method = shown(given.get("quant_method", "modelopt" if "quant_algo" in given else "unknown"))
+    quantization_config = quantization_of(raw, name)
+    if quantization_config is None:
+        return FloatFormat()
+    method = shown(
+        quantization_config.get("quant_method", "modelopt" if "quant_algo" in quantization_config else "unknown")
+    )
     if method not in FORMATS_BY_METHOD:
         others = ", ".join(("fp32", "bf16", "fp16", *FORMATS_BY_METHOD))
         advice = f"{ADVICE_BY_METHOD[method]}; " if method in ADVICE_BY_METHOD else ""
         raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; {advice}supported: {others}")
-    return FORMATS_BY_METHOD[method](given, name)
+    return FORMATS_BY_METHOD[method](quantization_config, name)

@@ -67,7 +67,7 @@ def test_any_value_anywhere_is_read_or_refused(drawn: tuple[dict[str, Any], tupl
         assert str(error).startswith("m: ") and "\n" not in str(error)
     else:
         found.settings()
-        found.stands_for("model.layers.0.mlp.up_proj.weight", "BF16")
+        found.weights_per_element("model.layers.0.mlp.up_proj.weight", "BF16")
 
 
 def test_all_of_them_are_read_as_they_are() -> None:

@@ -157,7 +157,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_is_read(name: str) -> None:
     found = format_of({"quantization_config": PUBLISHED[name]}, "m")
-    assert found.settings() and found.stands_for("model.layers.0.mlp.up_proj.weight", "BF16") == (None, 1)
+    assert found.settings() and found.weights_per_element("model.layers.0.mlp.up_proj.weight", "BF16") == (None, 1)
 
 
 @pytest.mark.parametrize("prefix", ["model.", "model.language_model.", "language_model.model."])
