@@ -59,6 +59,7 @@ class StepFit:
         self._shape = list(self._pull)  # of each part, in its scale
         self._level = self._solved_level = 1.0  # the factor now, and at the last solution
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
+        self._parts: list[int] = []  # of which steps so far consist, ascending
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
         self._unsolved_steps, self._unsolved_s = 0, 0.0  # since the last solution
@@ -165,36 +166,46 @@ class StepFit:
         key = work.prompt_tokens > 0, work.sequences > 0, work.rows > 0
         if key not in self._kinds:
             pairs_of_parts = compress(((1, 2), (3, 4), (5, 6)), key)
-            self._kinds[key] = _Equations((0, *chain.from_iterable(pairs_of_parts)))
+            self._kinds[key] = _Equations((0, *chain.from_iterable(pairs_of_parts)), self._pull)
+            self._parts = sorted({part for kind in self._kinds.values() for part in kind.parts})
+            for kind in self._kinds.values():
+                kind.places = [self._parts.index(part) for part in kind.parts]
         return self._kinds[key]
 
     def _solve(self) -> None:
         self._unsolved_steps, self._unsolved_s = 0, 0.0
-        kinds = list(self._kinds.values())
-        parts, rows, sums = _together(kinds)
-        shape, seed = [self._shape[part] for part in parts], self._seed_steps
+        shape, seed = [self._shape[part] for part in self._parts], self._seed_steps
         equations = [
             (place, row, row[place], wanted + seed * pull, seed + row[place])
-            for place, (row, wanted, pull) in enumerate(zip(rows, sums, self._pulls(parts, kinds), strict=True))
+            for place, (row, wanted, pull) in enumerate(zip(*self._together(), strict=True))
         ]
         for place, row, own, wanted, weight in equations * SOLVER_ROUNDS:
             shape[place] = max(0.0, (wanted + own * shape[place] - sum(map(mul, row, shape))) / weight)
-        for part, share in zip(parts, shape, strict=True):
+        for part, share in zip(self._parts, shape, strict=True):
             self._shape[part] = share
-        if PROMPT_PART in parts:
+        if PROMPT_PART in self._parts:
             self._shape[PROMPT_PART] = max(MIN_PROMPT_SHARE, self._shape[PROMPT_PART])
         self._solved_level = self._level
 
-    def _pulls(self, parts: Sequence[int], kinds: Sequence["_Equations"]) -> list[float]:
-        """Returns the values to which the seed pulls these coefficients, in their scales."""
-        fits = [kind.factor_of(self._pull) for kind in kinds]
-        if len(kinds) == 1:
-            factor = _factor(fits)
-            return [self._pull[part] * factor for part in parts]
-        return [
-            self._pull[part] * _factor([fit for kind, fit in zip(kinds, fits, strict=True) if part in kind.parts])
-            for part in parts
+    def _together(self) -> tuple[list[list[float]], list[float], list[float]]:
+        """Returns rows and sums of the equations of all kinds, and the values to which the seed pulls their parts."""
+        count = len(self._parts)
+        rows, sums = [[0.0] * count for _ in range(count)], [0.0] * count
+        seed_wanted, seed_weight = [0.0] * count, [0.0] * count
+        for kind in self._kinds.values():
+            of_seed = kind.of_seed()
+            for place, products, wanted in zip(kind.places, kind.products, kind.sums, strict=True):
+                row = rows[place]
+                sums[place] += wanted
+                seed_wanted[place] += of_seed.wanted
+                seed_weight[place] += of_seed.weight
+                for other, product in zip(kind.places, products, strict=True):
+                    row[other] += product
+        pulls = [
+            self._pull[part] * (wanted / weight if weight else 1.0)
+            for part, wanted, weight in zip(self._parts, seed_wanted, seed_weight, strict=True)
         ]
+        return rows, sums, pulls
 
     def _told(self) -> StepCosts:
         parts = [self._level * q * s for q, s in zip(self._scale, self._shape, strict=True)]
@@ -221,26 +232,27 @@ class _FactorFit(NamedTuple):
     weight: float
 
 
-def _factor(fits: Sequence[_FactorFit]) -> float:
-    """Returns the factor over all these steps; 1 without any."""
-    weight = sum([fit.weight for fit in fits])
-    return sum([fit.wanted for fit in fits]) / weight if weight else 1.0
-
-
 class _Equations:
-    """Normal equations of steps of one kind, older ones with less weight. `parts`: indices of their coefficients."""
+    """Normal equations of steps of one kind, older ones with less weight."""
 
-    def __init__(self, parts: tuple[int, ...]) -> None:
+    def __init__(self, parts: tuple[int, ...], seed: Sequence[float]) -> None:
+        """`parts`: indices of their coefficients; `seed`: all coefficients by the seed, scaled."""
         self.parts = parts
+        self.places: list[int] = []  # of these among the parts of all kinds
         self.products = [[0.0] * len(parts) for _ in parts]
         self.sums = [0.0] * len(parts)
         self.steps = 0
         self._context = parts.index(CONTEXT_PART) if CONTEXT_PART in parts else None
+        self._seed = [seed[part] for part in parts]
+        self._of_seed: _FactorFit | None = None  # None: not computed since the last step
 
-    def factor_of(self, shape: list[float]) -> _FactorFit:
-        own = [shape[part] for part in self.parts]
-        weight = sum([share * sum(map(mul, row, own)) for row, share in zip(self.products, own, strict=True)])
-        return _FactorFit(sum(map(mul, own, self.sums)), weight)
+    def of_seed(self) -> _FactorFit:
+        """Returns the fit of the factor by which the seed counts, over these steps."""
+        if self._of_seed is None:
+            own = self._seed
+            weight = sum([share * sum(map(mul, row, own)) for row, share in zip(self.products, own, strict=True)])
+            self._of_seed = _FactorFit(sum(map(mul, own, self.sums)), weight)
+        return self._of_seed
 
     def add(self, amounts: list[float], growth: float, durations: Sequence[float]) -> None:
         """Adds steps: the parts of each, divided by its seconds, should sum up to 1.
@@ -250,9 +262,9 @@ class _Equations:
         = sums of w/s^2, w/s^2 i, w/s^2 i^2, that of one step with parts x + b/a g and weight a, plus (c - b^2/a) g g^T.
         """
         decay, context = STEP_DECAY ** len(durations), self._context
-        a = b = c = alone = alone_at = 0.0
+        a = b = c = alone = alone_at = at = 0.0
         weight = decay
-        for at, seconds in enumerate(durations):
+        for seconds in durations:
             weight /= STEP_DECAY
             once = weight / seconds
             twice = once / seconds
@@ -262,6 +274,7 @@ class _Equations:
             a += twice
             b += moment
             c += at * moment
+            at += 1.0  # a float, since mixed products take longer
         self.sums = [decay * old + alone * amount for old, amount in zip(self.sums, amounts, strict=True)]
         if context is not None:
             self.sums[context] += alone_at * growth
@@ -272,20 +285,4 @@ class _Equations:
         if context is not None:
             self.products[context][context] += (c - b * b / a) * growth * growth
         self.steps += len(durations)
-
-
-def _together(kinds: Sequence[_Equations]) -> tuple[Sequence[int], Sequence[Sequence[float]], Sequence[float]]:
-    """Returns the parts of all kinds, and the sums of the kinds' equations."""
-    if len(kinds) == 1:
-        return kinds[0].parts, kinds[0].products, kinds[0].sums
-    parts = sorted({part for kind in kinds for part in kind.parts})
-    places = {part: place for place, part in enumerate(parts)}
-    rows, sums = [[0.0] * len(parts) for _ in parts], [0.0] * len(parts)
-    for kind in kinds:
-        at = [places[part] for part in kind.parts]
-        for place, products, wanted in zip(at, kind.products, kind.sums, strict=True):
-            row = rows[place]
-            sums[place] += wanted
-            for other, product in zip(at, products, strict=True):
-                row[other] += product
-    return parts, rows, sums
+        self._of_seed = None
