@@ -14,6 +14,7 @@ from benchmarks.models.shapes import write_config
 from benchmarks.processes.in_process import quiet
 from contracts.kinds import Activations, Quantization
 from engine.adapters.slots import AdapterSlots
+from engine.backends.base import StepSizes
 from engine.backends.triton.backend import TritonBackend
 from engine.engine import Engine
 from engine.kv.pool import KVPool
@@ -122,7 +123,9 @@ def engine_of(
         layers = [
             torch.empty((blocks, each.vectors, BLOCK_TOKENS, each.width), dtype=dtype, device=META) for each in layouts
         ]
-        decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses, mixed_tokens, trees=trees)
+        decodes = backend.decode_steps(
+            model, config, layers, StepSizes(rows, guesses, mixed_tokens, trees=trees), quiet
+        )
         slots = WeightlessAdapters(make, adapters, dtype) if adapters else None
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK_TOKENS, "none")))
     return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED_TOKENS, decodes, slots)

@@ -5,7 +5,7 @@ A backend is chosen once, when the model loads (`engine/backends/choice.py`), an
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,16 @@ OnLayer = Callable[[StepPlan, int, int], None]
 
 OwnLinear = TypeVar("OwnLinear", bound=Linear)
 """The linear layers of one backend."""
+
+
+class StepSizes(NamedTuple):
+    """The largest steps that a backend prepares its own way to run."""
+
+    sequences: int  # decodes in a step
+    draft_tokens: int = 0  # of a sequence
+    mixed_tokens: int = 0  # of a step with decodes and chunks of prompts; 0: no such steps
+    in_flight: int = 0  # steps that the host launches before it waits for one; 0: the backend's `launch_depth`
+    trees: bool = False  # draft tokens may form trees, not only chains
 
 
 class DecodeSteps(Protocol):
@@ -98,19 +108,10 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         model: Model[Step],
         config: TextModel,
         pool: list[Tensor],
-        most: int,
+        sizes: StepSizes,
         progress: Progress,
-        guesses: int = 0,
-        mixed_tokens: int = 0,
-        in_flight: int = 0,
-        trees: bool = False,
     ) -> DecodeSteps | None:
-        """Makes the runner for steps of up to `most` decodes, each with up to `guesses` draft tokens.
-
-        Draft tokens form chains, or with `trees` perhaps trees. It may also run steps of decodes beside chunks of
-        prompts, of up to `mixed_tokens` tokens. The host launches up to `in_flight` steps before it waits for one; 0:
-        `launch_depth`. None if decodes run like other steps.
-        """
+        """Makes the runner of steps of these sizes; None if decodes run like other steps."""
         return None
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:

@@ -3,7 +3,7 @@
 import torch
 from msgspec import structs
 
-from engine.backends.base import DecodeSteps
+from engine.backends.base import DecodeSteps, StepSizes
 from engine.device import device_errors
 from engine.kv.pool import KVPool
 from engine.start.loaded_model import LoadedModel
@@ -35,9 +35,6 @@ def record_decode_steps(
             loaded.model,
             structs.replace(loaded.config, max_model_len=longest),
             pool.layers,
-            min(config.max_sequences, most_tokens),
+            StepSizes(min(config.max_sequences, most_tokens), draft_tokens, most_tokens, trees=bool(tree)),
             progress,
-            draft_tokens,
-            most_tokens,
-            trees=bool(tree),
         )

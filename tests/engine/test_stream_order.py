@@ -13,7 +13,7 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 from contracts.kinds import Codec
 from contracts.kv.spec import PayloadConversion, WireForm
 from contracts.messages.sampling import Sampling
-from engine.backends.base import Backend
+from engine.backends.base import Backend, StepSizes
 from engine.backends.reference.backend import ReferenceBackend
 from engine.backends.triton.backend import TritonBackend
 from engine.engine import Engine
@@ -77,7 +77,8 @@ class Worker:
         attention = backend.attention(config, self.pool.layers)
         decodes = None
         if not signals:
-            decodes = backend.decode_steps(loaded.model, config, self.pool.layers, 2, lambda stage, percent: None)
+            layers, sizes = self.pool.layers, StepSizes(2)
+            decodes = backend.decode_steps(loaded.model, config, layers, sizes, lambda stage, percent: None)
         self.engine = Engine(backend, loaded.model, config, self.pool, attention, backend.launch_depth, decodes, None)
         self.groups = range(len(spec.groups))
         self.executor = Executor(self.engine, (lambda plan, group, layer: None) if signals else None)

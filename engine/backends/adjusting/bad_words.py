@@ -33,7 +33,7 @@ class BadWords:
         words = self._by_last.get(tokens[-1], ())
         return self.single + [last for before, last in words if _ends_with(tokens, begin, before)]
 
-    def depending(self, tokens: Sequence[int], begin: int) -> NDArray[np.int32]:
+    def conditional(self, tokens: Sequence[int], begin: int) -> NDArray[np.int32]:
         """Returns `[n, 2]`: tokens that would complete a word, and the pending token that each would follow.
 
         `tokens` lacks the pending token. Words of a single token do not depend on it.

@@ -34,11 +34,11 @@ class Updates(NamedTuple):
     """Changes to the table before the newest tokens are added, which the host does not know."""
 
     rows: NDArray[np.int32]  # by text, in order
-    fresh: NDArray[np.int64]  # rows to clear first
-    places: NDArray[np.int64]  # in the flat table, distinct
-    amounts: NDArray[np.int32]  # to be added there
+    cleared: NDArray[np.int64]  # rows to clear first
+    indices: NDArray[np.int64]  # in the flat table, distinct
+    amounts: NDArray[np.int32]  # added at `indices`
     copies: NDArray[np.int64]  # [2, rows of draft tokens]: source and target rows of copies
-    guesses: NDArray[np.int64]  # places in the flat table at which draft tokens are added, possibly repeated
+    drafts: NDArray[np.int64]  # indices in the flat table at which draft tokens are added, possibly repeated
 
 
 class DeviceCounts:
@@ -55,69 +55,69 @@ class DeviceCounts:
             self.table = torch.empty((0, 0), dtype=torch.int32)  # freed before the larger one is made
             count = max(FEWEST_ROWS, 1 << (len(changes) - 1).bit_length())
             self.table = torch.zeros((count, vocab), dtype=torch.int32, device=device)
-        kept = [None if each.work.proposed else self._rows.pop(each.work.sequence, None) for each in changes]
-        free = self._free_rows(kept)
-        rows, fresh, places, amounts = [], [], [], []
+        own_rows = [None if each.work.proposed else self._rows.pop(each.work.sequence, None) for each in changes]
+        free = self._free_rows(own_rows)
+        rows, cleared, indices, amounts = [], [], [], []
         copies: list[tuple[int, int]] = []
-        guesses: list[int] = []
-        for change, row in zip(changes, kept, strict=True):
+        drafts: list[int] = []
+        for change, row in zip(changes, own_rows, strict=True):
             work = change.work
             assert work.tokens is not None
             if work.proposed:  # a row of draft tokens: it follows its work's first row
                 rows.append(free.pop())
                 copies.append((self._rows[work.sequence].number, rows[-1]))
-                guesses += [token + rows[-1] * vocab for token in work.proposed]
+                drafts += [token + rows[-1] * vocab for token in work.proposed]
                 continue
             known = len(work.tokens)
             if row is None:
                 row = Row(free.pop(), work.tokens, 0)
             if row.text is not work.tokens or not 0 < row.counted <= known:
-                fresh.append(row.number)
-                found = _counts_of(change)
+                cleared.append(row.number)
+                counts = _counts_of(change)
             else:
-                found = dict.fromkeys(work.tokens[row.counted :], 0)
+                counts = dict.fromkeys(work.tokens[row.counted :], 0)
                 for token in work.tokens[row.counted :]:
-                    found[token] += IN_OUTPUT
-            if found:
-                places.append(np.fromiter(found, np.int64) + row.number * vocab)
-                amounts.append(np.fromiter(found.values(), np.int32))
+                    counts[token] += IN_OUTPUT
+            if counts:
+                indices.append(np.fromiter(counts, np.int64) + row.number * vocab)
+                amounts.append(np.fromiter(counts.values(), np.int32))
             rows.append(row.number)
             self._rows[work.sequence] = Row(row.number, work.tokens, known + (change.pending is not None))
         return Updates(
             np.array(rows, np.int32),
-            np.array(fresh, np.int64),
-            np.concatenate(places) if places else np.empty(0, np.int64),
+            np.array(cleared, np.int64),
+            np.concatenate(indices) if indices else np.empty(0, np.int64),
             np.concatenate(amounts) if amounts else np.empty(0, np.int32),
             np.array(copies, np.int64).reshape(-1, 2).T.copy(),
-            np.array(guesses, np.int64),
+            np.array(drafts, np.int64),
         )
 
-    def apply(self, fresh: Tensor, places: Tensor, amounts: Tensor, copies: Tensor, guesses: Tensor) -> None:
+    def apply(self, cleared: Tensor, indices: Tensor, amounts: Tensor, copies: Tensor, drafts: Tensor) -> None:
         """Applies the updates, given as arrays on the device."""
-        if len(fresh):
-            self.table.index_fill_(0, fresh, 0)
-        if len(places):
-            self.table.view(-1).index_add_(0, places, amounts)
-        if len(guesses):
+        if len(cleared):
+            self.table.index_fill_(0, cleared, 0)
+        if len(indices):
+            self.table.view(-1).index_add_(0, indices, amounts)
+        if len(drafts):
             self.table[copies[1]] = self.table[copies[0]]
-            self.table.view(-1).index_add_(0, guesses, torch.full_like(guesses, IN_OUTPUT, dtype=torch.int32))
+            self.table.view(-1).index_add_(0, drafts, torch.full_like(drafts, IN_OUTPUT, dtype=torch.int32))
 
-    def _free_rows(self, kept: Sequence[Row | None]) -> list[int]:
+    def _free_rows(self, own_rows: Sequence[Row | None]) -> list[int]:
         """Returns rows for the texts without a row: free rows, then rows of the sequences absent longest."""
-        wanted = sum(row is None for row in kept)
-        if not wanted:
+        missing = sum(row is None for row in own_rows)
+        if not missing:
             return []
-        taken = {row.number for row in kept if row is not None}
-        free = sorted({*range(len(self.table))} - taken - {row.number for row in self._rows.values()})
-        while len(free) < wanted:
+        used = {row.number for row in own_rows if row is not None}
+        free = sorted({*range(len(self.table))} - used - {row.number for row in self._rows.values()})
+        while len(free) < missing:
             free.append(self._rows.pop(next(iter(self._rows))).number)
-        return free[:wanted]
+        return free[:missing]
 
 
 def _counts_of(change: RowChange) -> dict[int, int]:
     work = change.work
     assert work.tokens is not None
-    found = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.asked.counts_prompt else {}
+    counts = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.wanted.counts_prompt else {}
     for token, count in Counter(work.tokens[work.prompt_tokens :]).items():
-        found[token] = found.get(token, 0) + IN_OUTPUT * count
-    return found
+        counts[token] = counts.get(token, 0) + IN_OUTPUT * count
+    return counts

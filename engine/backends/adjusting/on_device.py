@@ -20,8 +20,6 @@ from engine.plan import Work
 
 NOT_PENDING = -1
 """Replaces an index into the previous step's tokens if the host knows the token, or it does not matter."""
-
-
 NO_ENTRIES = np.empty((4, 0), np.int32)
 
 
@@ -52,10 +50,10 @@ class Operators(Protocol):
         ...
 
 
-class Lasting(NamedTuple):
-    """Device arrays that stay the same while steps have the same texts."""
+class StepConstants(NamedTuple):
+    """Device arrays that successive steps share while they have the same texts in the same rows."""
 
-    places: Tensor  # int64 [biases], in the flat logits, distinct
+    indices: Tensor  # int64 [biases], in the flat logits, distinct
     biases: Tensor  # fp32 [biases]
     texts: Tensor  # int32 [3, penalized texts]
     penalties: Tensor  # fp32 [3, penalized texts]
@@ -66,39 +64,39 @@ class DeviceAdjuster:
         self._operators = operators
         self._changes = RowChanges()
         self._counts = DeviceCounts()
-        self._lasting: Lasting | None = None
-        self._lasts: object = None  # identity of the sources of `Lasting`
+        self._constants: StepConstants | None = None
+        self._constants_of: object = None  # rows and texts that `_constants` are made of
 
     def adjust(self, logits: Tensor, works: Sequence[Work], before: Sampled | None, masks: Masks | None) -> Tensor:
         logits = logits.float()
         assert logits.is_contiguous()
         vocab, device = logits.shape[1], logits.device
         changes = self._changes.of(works, vocab, before, masks)
-        penalized = [change for change in changes if change.asked.penalizes]
+        penalized = [change for change in changes if change.wanted.penalizes]
         updates = self._counts.plan(penalized, vocab, device)
         arrays: list[NDArray[Any]] = [
-            updates.fresh,
-            updates.places,
+            updates.cleared,
+            updates.indices,
             updates.amounts,
             updates.copies,
-            updates.guesses,
+            updates.drafts,
             *_masks(changes),
             _entries(changes),
         ]
-        lasts = [(change.row, change.asked, change.pending) for change in changes], updates.rows.tolist()
-        if lasts != self._lasts:
+        source = [(change.row, change.wanted, change.pending) for change in changes], updates.rows.tolist()
+        if source != self._constants_of:
             arrays += [*_biases(changes, vocab), _texts(penalized, updates.rows), _penalties(penalized)]
-            self._lasting = None
-        fresh, places, amounts, copies, guesses, rows, bits, entries, *lasting = to_device_together(arrays, device)
-        if self._lasting is None:
-            self._lasting, self._lasts = Lasting(*lasting), lasts
-        kept = self._lasting
+            self._constants = None
+        cleared, indices, amounts, copies, drafts, rows, bits, entries, *constants = to_device_together(arrays, device)
+        if self._constants is None:
+            self._constants, self._constants_of = StepConstants(*constants), source
         sampled = before.tokens if before is not None and len(before.tokens) else logits.new_zeros(1, dtype=torch.int64)
-        self._counts.apply(fresh, places, amounts, copies, guesses)
-        if len(kept.places):
-            logits.view(-1).index_add_(0, kept.places, kept.biases)
+        self._counts.apply(cleared, indices, amounts, copies, drafts)
+        if len(self._constants.indices):
+            logits.view(-1).index_add_(0, self._constants.indices, self._constants.biases)
         if penalized:
-            self._operators.penalize(logits, self._counts.table, kept.texts, kept.penalties, sampled)
+            texts, penalties = self._constants.texts, self._constants.penalties
+            self._operators.penalize(logits, self._counts.table, texts, penalties, sampled)
         if len(rows):
             self._operators.mask(logits, rows, bits)
         if entries.shape[1]:
@@ -116,11 +114,11 @@ def _masks(changes: Sequence[RowChange]) -> tuple[NDArray[np.int32], NDArray[np.
 
 def _biases(changes: Sequence[RowChange], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Returns distinct places in the flat logits, and the biases to add there."""
-    biased = [change for change in changes if len(change.asked.bias_ids)]
+    biased = [change for change in changes if len(change.wanted.bias_ids)]
     if not biased:
         return np.empty(0, np.int64), np.empty(0, np.float32)
-    places = [change.asked.bias_ids.astype(np.int64) + change.row * vocab for change in biased]
-    return np.concatenate(places), np.concatenate([change.asked.biases for change in biased])
+    indices = [change.wanted.bias_ids.astype(np.int64) + change.row * vocab for change in biased]
+    return np.concatenate(indices), np.concatenate([change.wanted.biases for change in biased])
 
 
 def _texts(changes: Sequence[RowChange], rows: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -129,19 +127,19 @@ def _texts(changes: Sequence[RowChange], rows: NDArray[np.int32]) -> NDArray[np.
 
 
 def _penalties(changes: Sequence[RowChange]) -> NDArray[np.float32]:
-    kinds = [change.asked.sampling for change in changes]
-    found = [[each.repetition_penalty, each.frequency_penalty, each.presence_penalty] for each in kinds]
-    return np.array(found, np.float32).reshape(-1, 3).T
+    kinds = [change.wanted.sampling for change in changes]
+    penalties = [[each.repetition_penalty, each.frequency_penalty, each.presence_penalty] for each in kinds]
+    return np.array(penalties, np.float32).reshape(-1, 3).T
 
 
 def _entries(changes: Sequence[RowChange]) -> NDArray[np.int32]:
     entries = [(change.row, token, NOT_PENDING, 0) for change in changes for token in change.forbidden]
-    found = np.array(entries, np.int32).reshape(-1, 4).T if entries else NO_ENTRIES
-    depending = [change for change in changes if len(change.depending)]
-    if not depending:
-        return found
-    counts = [len(change.depending) for change in depending]
-    tokens = np.concatenate([change.depending for change in depending])
-    rows = np.repeat(np.array([change.row for change in depending], np.int32), counts)
-    places = np.repeat(np.array([change.pending for change in depending], np.int32), counts)
-    return np.concatenate((found, np.stack((rows, tokens[:, 0], places, tokens[:, 1]))), 1)
+    unconditional = np.array(entries, np.int32).reshape(-1, 4).T if entries else NO_ENTRIES
+    conditional = [change for change in changes if len(change.conditional)]
+    if not conditional:
+        return unconditional
+    counts = [len(change.conditional) for change in conditional]
+    tokens = np.concatenate([change.conditional for change in conditional])
+    rows = np.repeat(np.array([change.row for change in conditional], np.int32), counts)
+    indices = np.repeat(np.array([change.pending for change in conditional], np.int32), counts)
+    return np.concatenate((unconditional, np.stack((rows, tokens[:, 0], indices, tokens[:, 1]))), 1)

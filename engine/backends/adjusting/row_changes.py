@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.adjuster import is_adjusted
-from engine.backends.adjusting.asked import TOKENS_PER_WORD, LogitChanges
+from engine.backends.adjusting.logit_changes import TOKENS_PER_WORD, LogitChanges
 from engine.backends.adjusting.recent import Recent
 from engine.constraints import Masks
 from engine.model.batch import Sampled, place_of_samples
 from engine.plan import Work
 
-NONE_DEPENDS: NDArray[np.int32] = np.empty((0, 2), np.int32)
+NO_CONDITIONAL_TOKENS: NDArray[np.int32] = np.empty((0, 2), np.int32)
 
 
 class RowChange(NamedTuple):
@@ -21,10 +21,10 @@ class RowChange(NamedTuple):
 
     row: int
     work: Work
-    asked: LogitChanges
+    wanted: LogitChanges
     pending: int | None  # index of the text's last token among the previous step's tokens; None: the host knows it
     forbidden: list[int]  # forbidden tokens, besides tokens without a bit in `bits`
-    depending: NDArray[np.int32]  # [n, 2]: token, and the pending token that makes it forbidden
+    conditional: NDArray[np.int32]  # [n, 2]: token, and the pending token that makes it forbidden
     bits: NDArray[np.int32] | None  # [ceil(vocab / 32)] bits of allowed tokens; None: all
 
 
@@ -32,7 +32,7 @@ class RowChanges:
     """Prepares the changes of samplings, and caches them by sequence."""
 
     def __init__(self) -> None:
-        self._asked: Recent[LogitChanges] = Recent()
+        self._wanted: Recent[LogitChanges] = Recent()
 
     def of(self, works: Sequence[Work], vocab: int, before: Sampled | None, masks: Masks | None) -> list[RowChange]:
         """Lists the changed rows, in order; arguments as in `Adjuster.adjust`."""
@@ -48,25 +48,25 @@ class RowChanges:
                     assert before is not None, "a pending token, but no step before it"
                     places = place_of_samples(before.works)
                 pending = places[work.sequence]
-            asked, grammar = self._asked_by(work, vocab), masked.get(row)
-            forbidden, depending = _bad_words(asked, work, pending)
-            bits = asked.allowed
+            wanted, grammar = self._wanted_by(work, vocab), masked.get(row)
+            forbidden, conditional = _bad_words(wanted, work, pending)
+            bits = wanted.allowed
             if grammar is not None:
                 bits = grammar if bits is None else grammar & bits
                 assert len(bits) == -(-vocab // TOKENS_PER_WORD), "a mask of another vocabulary"
             if work.banned and (grammar is None or bits is None or leaves_others(bits, work.banned)):
                 forbidden = forbidden + [token for token in work.banned if token < vocab]
-            changes.append(RowChange(row, work, asked, pending, forbidden, depending, bits))
-        self._asked.forget(len(works))
+            changes.append(RowChange(row, work, wanted, pending, forbidden, conditional, bits))
+        self._wanted.forget(len(works))
         return changes
 
-    def _asked_by(self, work: Work, vocab: int) -> LogitChanges:
+    def _wanted_by(self, work: Work, vocab: int) -> LogitChanges:
         assert work.sampling is not None
-        asked = self._asked.use(work.sequence)
-        if asked is None or asked.sampling is not work.sampling:
-            asked = LogitChanges(work.sampling, vocab)
-            self._asked.keep(work.sequence, asked)
-        return asked
+        wanted = self._wanted.use(work.sequence)
+        if wanted is None or wanted.sampling is not work.sampling:
+            wanted = LogitChanges(work.sampling, vocab)
+            self._wanted.keep(work.sequence, wanted)
+        return wanted
 
 
 def is_pending(work: Work) -> bool:
@@ -76,15 +76,15 @@ def is_pending(work: Work) -> bool:
     return work.output_index > len(work.tokens) + len(work.proposed) - work.prompt_tokens
 
 
-def _bad_words(asked: LogitChanges, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
+def _bad_words(wanted: LogitChanges, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
     """Returns the tokens that would complete a bad word, and pairs (token, pending token) that would complete one."""
-    words, tokens = asked.bad_words, work.tokens
+    words, tokens = wanted.bad_words, work.tokens
     if words is None or tokens is None:
-        return [], NONE_DEPENDS
+        return [], NO_CONDITIONAL_TOKENS
     if pending is None:
         text = [*tokens, *work.proposed] if work.proposed else tokens
-        return words.completing(text, work.prompt_tokens), NONE_DEPENDS
-    return words.single, words.depending(tokens, work.prompt_tokens)
+        return words.completing(text, work.prompt_tokens), NO_CONDITIONAL_TOKENS
+    return words.single, words.conditional(tokens, work.prompt_tokens)
 
 
 def leaves_others(bits: NDArray[np.int32], banned: Sequence[int]) -> bool:

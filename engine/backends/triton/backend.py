@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contracts.kinds import Activations
 from contracts.kv.spec import blocks_for
-from engine.backends.base import Backend, OnLayer
+from engine.backends.base import Backend, OnLayer, StepSizes
 from engine.backends.triton.attention.attention_step import TritonAttentionStep
 from engine.backends.triton.attention.paged_attention import TritonAttention
 from engine.backends.triton.codec import TritonCodec
@@ -78,25 +78,22 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         model: Model[TritonAttentionStep],
         config: TextModel,
         pool: list[Tensor],
-        most: int,
+        sizes: StepSizes,
         progress: Progress,
-        guesses: int = 0,
-        mixed_tokens: int = 0,
-        in_flight: int = 0,
-        trees: bool = False,
     ) -> DecodeGraphs:
+        most, drafts = sizes.sequences, sizes.draft_tokens
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
         plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
-        sizes = attention.block, self.device, in_flight or self.launch_depth, attention.groups, plan
-        trees = trees and guesses < min(filter(None, attention.windows), default=longest)
-        tokens = {1, min(SMALL_TREE_TOKENS, 1 + guesses), 1 + guesses} if trees else {1, 1 + guesses}
-        inputs = {each: DecodeInputs(most_with(each, most), width, *sizes, each) for each in tokens}
+        shared = attention.block, self.device, sizes.in_flight or self.launch_depth, attention.groups, plan
+        trees = sizes.trees and drafts < min(filter(None, attention.windows), default=longest)
+        tokens = {1, min(SMALL_TREE_TOKENS, 1 + drafts), 1 + drafts} if trees else {1, 1 + drafts}
+        inputs = {each: DecodeInputs(most_with(each, most), width, *shared, each) for each in tokens}
         mixed, adapts = None, self.linears.adapts
-        sizes_of_mixed = [rows for rows in MIXED_ROWS if rows <= mixed_tokens]
-        if sizes_of_mixed and not any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
-            mixed_inputs = MixedInputs(sizes_of_mixed[-1], most, width, *sizes, 1 + guesses)
-            mixed = MixedGraphs(model, attention, mixed_inputs, sizes_of_mixed, longest, adapts)
+        mixed_rows = [rows for rows in MIXED_ROWS if rows <= sizes.mixed_tokens]
+        if mixed_rows and not any(isinstance(layer.attention, LatentAttention) for layer in config.layers):
+            mixed_inputs = MixedInputs(mixed_rows[-1], most, width, *shared, 1 + drafts)
+            mixed = MixedGraphs(model, attention, mixed_inputs, mixed_rows, longest, adapts)
         return DecodeGraphs(model, attention, inputs, most, longest, progress, adapts, mixed, trees=trees)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:

@@ -11,7 +11,7 @@ from checkpoints.model_location import locate
 from contracts.errors import ConfigError
 from contracts.kv.spec import KVSpec, blocks_for
 from contracts.messages.sampling import Sampling
-from engine.backends.base import DecodeSteps
+from engine.backends.base import DecodeSteps, StepSizes
 from engine.device import device_errors
 from engine.model.checkpoint.weights import Checkpoint
 from engine.model.config import TextModel
@@ -82,11 +82,8 @@ class LoadedDraft:
                 draft.model,
                 draft.config,
                 draft.pool.layers,
-                self.sequences,
+                StepSizes(self.sequences, RECORDED_TOKENS - 1, self.chunk, self.most * draft.backend.launch_depth),
                 lambda stage, percent: progress(f"{stage} of the draft model", percent),
-                guesses=RECORDED_TOKENS - 1,
-                mixed_tokens=self.chunk,
-                in_flight=self.most * draft.backend.launch_depth,
             )
 
     def warm_up(self, progress: Progress) -> int:

@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 from contracts.kinds import BlockSize, Codec
 from contracts.kv.spec import PayloadConversion, WireForm, blocks_for
 from contracts.messages.sampling import Sampling
+from engine.backends.base import StepSizes
 from engine.backends.triton.backend import TritonBackend
 from engine.engine import Engine
 from engine.executor import Executor
@@ -69,7 +70,7 @@ class Start:
         engine = self.engine([blocks], tier)
         host_rate(engine, slots)
         decodes = self._backend.decode_steps(
-            loaded.model, engine.model_config, engine.pool.layers, ROWS, lambda stage, percent: None
+            loaded.model, engine.model_config, engine.pool.layers, StepSizes(ROWS), lambda stage, percent: None
         )
         for replay in decodes._replays.values():
             replay()  # a GPU runs each once before it records it

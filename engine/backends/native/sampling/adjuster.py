@@ -50,27 +50,27 @@ class NativeAdjuster:
         return logits
 
     def _packed(self, change: RowChange, sampled: Tensor | None, alive: list[NDArray[np.int32]]) -> bytes:
-        asked, sampling, bits = change.asked, change.asked.sampling, change.bits
+        wanted, sampling, bits = change.wanted, change.wanted.sampling, change.bits
         pending = None
         if change.pending is not None:
             assert sampled is not None
             pending = int(sampled[change.pending])
         forbidden = change.forbidden
         if pending is not None:
-            forbidden = forbidden + [token for token, newest in change.depending.tolist() if newest == pending]
+            forbidden = forbidden + [token for token, newest in change.conditional.tolist() if newest == pending]
         ids = np.array(forbidden, np.int32)
         alive.append(ids)
         listed = None
-        if asked.penalizes:
+        if wanted.penalizes:
             listed = self._counts(change, pending)
             alive += listed
         return _ROW_CHANGE_STRUCT.pack(
             change.row,
-            len(asked.bias_ids),
+            len(wanted.bias_ids),
             len(listed.ids) if listed is not None else 0,
             len(ids),
-            asked.bias_ids.ctypes.data,
-            asked.biases.ctypes.data,
+            wanted.bias_ids.ctypes.data,
+            wanted.biases.ctypes.data,
             listed.ids.ctypes.data if listed is not None else 0,
             listed.counts.ctypes.data if listed is not None else 0,
             ids.ctypes.data,
@@ -93,7 +93,7 @@ class NativeAdjuster:
             assert found is not None and found.text is text, "a row of guesses before its work's first"
             return found.counts.behind(work.proposed)
         if found is None or found.text is not text or found.tokens > len(text):
-            prompt = text[: work.prompt_tokens] if change.asked.counts_prompt else ()
+            prompt = text[: work.prompt_tokens] if change.wanted.counts_prompt else ()
             found = CountedText(text, work.prompt_tokens, TokenCounts(prompt))
         found.counts.add(text[found.tokens :])
         if pending is not None:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from engine.backends.adjuster import FORBIDDEN_LOGIT
-from engine.backends.adjusting.asked import TOKENS_PER_WORD
 from engine.backends.adjusting.device_counts import IN_OUTPUT
+from engine.backends.adjusting.logit_changes import TOKENS_PER_WORD
 from engine.backends.adjusting.on_device import NOT_PENDING, DeviceAdjuster
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 import torch
 
 from contracts.messages.sampling import Sampling
-from engine.backends.adjusting.asked import LogitChanges
 from engine.backends.adjusting.device_counts import FEWEST_ROWS, DeviceCounts
-from engine.backends.adjusting.row_changes import NONE_DEPENDS, RowChange
+from engine.backends.adjusting.logit_changes import LogitChanges
+from engine.backends.adjusting.row_changes import NO_CONDITIONAL_TOKENS, RowChange
 from engine.plan import Work
 
 VOCAB, PROMPT = 19, 3
@@ -18,7 +18,7 @@ ASKED = LogitChanges(Sampling(0, repetition_penalty=1.5), VOCAB)
 
 def change(sequence: int, text: list[int]) -> RowChange:
     work = Work(sequence, 0, [0], ([1],), ASKED.sampling, (0,), len(text) - PROMPT, text, PROMPT)
-    return RowChange(0, work, ASKED, None, [], NONE_DEPENDS, None)
+    return RowChange(0, work, ASKED, None, [], NO_CONDITIONAL_TOKENS, None)
 
 
 def row_of(text: list[int]) -> list[int]:

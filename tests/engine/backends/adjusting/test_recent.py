@@ -4,7 +4,7 @@ from engine.backends.adjusting.recent import Recent
 
 
 def test_the_oldest_are_forgotten_beyond_the_room() -> None:
-    recent: Recent[str] = Recent(room=2)
+    recent: Recent[str] = Recent(allowance=2)
     for sequence in range(6):
         recent.keep(sequence, f"of {sequence}")
     assert recent.use(1) == "of 1" and recent.use(9) is None

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from contracts.messages.sampling import Sampling
+from engine.backends.base import StepSizes
 from engine.backends.triton.backend import TritonBackend
 from engine.engine import Engine
 from engine.executor import Executor
@@ -51,9 +52,8 @@ def with_draft(engine: Engine, original: LoadedEngine) -> tuple[Engine, DraftPro
     """The model is its own draft: it foresees all."""
     backend, config, spec = engine.backend, engine.model_config, engine.pool.spec
     pool = KVPool(spec, [BLOCKS + own_blocks(GUESSES, 8)], CUDA, backend.mover, backend.codec)
-    steps = backend.decode_steps(
-        engine.model, config, pool.layers, 2, lambda stage, percent: None, RECORDED_TOKENS - 1, in_flight=2 * GUESSES
-    )
+    sizes = StepSizes(2, RECORDED_TOKENS - 1, in_flight=2 * GUESSES)
+    steps = backend.decode_steps(engine.model, config, pool.layers, sizes, lambda stage, percent: None)
     attention = backend.attention(config, pool.layers)
     draft = DraftModel(backend, engine.model, config, pool, attention, 0, BLOCKS, steps)
     return engine, DraftProposer(draft, config.vocab_size, GUESSES, chunk=16)
@@ -82,7 +82,8 @@ def test_the_host_waits_for_no_draft_token(
         backend = TritonBackend(CUDA, torch.float32)
         spec, config = original.pool.spec, original.model_config
         pool = KVPool(spec, [BLOCKS], CUDA, backend.mover, backend.codec)
-        steps = backend.decode_steps(original.model, config, pool.layers, 2, lambda stage, percent: None, GUESSES)
+        step_sizes = StepSizes(2, GUESSES)
+        steps = backend.decode_steps(original.model, config, pool.layers, step_sizes, lambda stage, percent: None)
         attention = backend.attention(config, pool.layers)
         bare = Engine(backend, original.model, config, pool, attention, backend.launch_depth, steps, None)
         engine, proposer = make(bare, original)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.backends.base import StepSizes
 from engine.backends.triton.graphs.decode_graphs import DecodeGraphs
 from engine.executor import Executor
 from engine.plan import StepPlan, Work
@@ -33,10 +34,8 @@ def recording(engine: LoadedEngine, draft_tokens: int) -> DecodeGraphs:
         engine.model,
         engine.model_config,
         engine.pool.layers,
-        3,
+        StepSizes(3, draft_tokens, trees=True),
         lambda stage, percent: None,
-        draft_tokens,
-        trees=True,
     )
     assert isinstance(steps, DecodeGraphs)
     return steps
