@@ -15,9 +15,9 @@ from gateway.errors import APIError, unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.callers import Callers
 from gateway.keys.limiter import Limiter
+from gateway.metrics.gateway_metrics import Metrics
+from gateway.metrics.ownership import PageOwner
 from gateway.openai.admission import PromptAdmission
-from gateway.reports.metrics import Metrics
-from gateway.reports.ownership import PageOwner
 from gateway.reports.publisher import Publisher
 from gateway.reports.refusals import Refusals
 from gateway.reports.traces import open_traces

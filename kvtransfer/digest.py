@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import xxhash
 
 from contracts.messages.handoff import Layer
-from infra.process.unlocked_copy import copy_bytes
+from infra.memory.unlocked_copy import copy_bytes
 
 COPY_BYTES = 512 << 10  # copied and digested at a time: they stay in a cache in between
 DIGEST_MODULUS = 1 << 64

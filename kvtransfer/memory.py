@@ -57,7 +57,7 @@ class KVMemory(Protocol):
     counts: tuple[int, ...]
     """Blocks of each group. Its memory is `[layers, blocks, bytes]`."""
     descriptors: tuple[int, ...]
-    """Files of the groups' memory, if processes of this host may share it (`infra.process.shared_mapping`)."""
+    """Files of the groups' memory, if processes of this host may share it (`infra.memory.shared_mapping`)."""
 
     @property
     def devices(self) -> KVDevices | None:

@@ -19,8 +19,8 @@ from contracts.messages.job import AnyJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.errors import APIError
 from gateway.keys.caller import Caller
-from gateway.reports.metrics import Metrics
-from gateway.reports.predictions import Predicted
+from gateway.metrics.gateway_metrics import Metrics
+from gateway.metrics.predictions import Predicted
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.request import Request

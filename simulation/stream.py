@@ -3,7 +3,7 @@
 from contracts.messages.gateway import Emitted
 from contracts.messages.sampling import Finish
 from contracts.slo import Timings
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces

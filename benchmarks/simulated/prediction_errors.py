@@ -26,7 +26,7 @@ from benchmarks.simulated.against_real import (
     serving,
 )
 from contracts.errors import GatewayError
-from gateway.reports.predictions import Predicted
+from gateway.metrics.predictions import Predicted
 from launcher.bench.calibration import calibrate
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun

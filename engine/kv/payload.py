@@ -11,7 +11,7 @@ from torch import Tensor
 from contracts.errors import MessageError
 from contracts.kv.spec import VALUE_BYTES, KVSpec, PayloadConversion
 from engine.kv.codec import bytes_of
-from infra.process.unlocked_copy import copy_bytes
+from infra.memory.unlocked_copy import copy_bytes
 
 Payload = Sequence[memoryview | bytes]
 

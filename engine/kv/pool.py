@@ -37,7 +37,7 @@ from engine.kv.token_moves import TokenSlots, move_tokens
 from engine.model.kv_layout import KV_FORM_BY_DTYPE
 from engine.parallel.device_handle import DeviceHandle, handle_of, opened
 from engine.plan import NULL_BLOCK, BlockMove, TreeKVMoves, Work
-from infra.process.shared_mapping import map_shared, shared_memory
+from infra.memory.shared_mapping import map_shared, shared_memory
 
 STORED_DTYPES: dict[str, torch.dtype] = {
     **DTYPES_BY_NAME,

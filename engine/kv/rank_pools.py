@@ -24,7 +24,7 @@ from contracts.kv.spec import SCALE_BYTES, KVSpec, PayloadConversion
 from engine.kv.gpu.device_pools import DevicePools
 from engine.kv.payload import Payload, blocks_of_payload, refuse_other_size
 from engine.kv.pool import KVPool
-from infra.process.unlocked_copy import joined
+from infra.memory.unlocked_copy import joined
 
 Rows = npt.NDArray[np.uint8]  # [blocks, bytes]
 

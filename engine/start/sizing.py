@@ -21,7 +21,7 @@ from engine.model.quantized import Form
 from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
 from infra.config.engine import RANK_COUNTS, EngineConfig
-from infra.process.memory import available_memory
+from infra.memory.host_memory import available_memory
 from infra.sizes import format_bytes
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192

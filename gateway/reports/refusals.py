@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from gateway.errors import APIError
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 
 UNAUTHENTICATED_LOG_INTERVAL_S = 60.0  # s between two lines about requests without a valid key
 log = logging.getLogger("baton.gateway")

@@ -9,7 +9,7 @@ from contracts.errors import QueueClosed, StoreUnavailable
 from contracts.ids import Ticket
 from contracts.messages.job import AnyJob
 from gateway.errors import APIError, unavailable
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.body import body_of
 from gateway.requests.entrance import Entrance, Visit

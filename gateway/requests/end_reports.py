@@ -3,8 +3,8 @@
 import time
 
 from contracts.slo import SLO
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.reports.access_log import log_ended
-from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
 from gateway.requests.records import finished_record
 from gateway.requests.request import Request

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Generic
 
 from contracts.ids import Ticket
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.entrance import Entrance, seconds_of
 from gateway.requests.request import Request

@@ -19,7 +19,7 @@ from contracts.messages.gateway import (
     Wanted,
 )
 from gateway.errors import APIError, failed, revoked, timed_out
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.reports.traces import RequestTrace
 from gateway.requests.attempt import Attempt, RetryBudget
 from gateway.requests.dispatch import Dispatch

@@ -12,8 +12,8 @@ from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from contracts.slo import Timings
 from gateway.errors import APIError
-from gateway.reports.choice_metrics import ChoiceShape
-from gateway.reports.metrics import Metrics
+from gateway.metrics.choice_metrics import ChoiceShape
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.sample import Sample
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stop import StopSearch

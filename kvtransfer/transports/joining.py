@@ -15,9 +15,9 @@ from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Join, Offer
 from contracts.messages.wire import VERSION
 from infra.config.transfer import TransferConfig
+from infra.memory.shared_mapping import shared_memory
 from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
-from infra.process.shared_mapping import shared_memory
 from kvtransfer.memory import KVDevices
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.nixl.agents import NixlAgents, has_rdma

@@ -10,7 +10,7 @@ from checkpoints.weight_sizes import least_bytes
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
 from infra.config.operators import OPERATORS_VARIABLE
-from infra.process.memory import available_memory
+from infra.memory.host_memory import available_memory
 from infra.sizes import format_bytes
 
 C_COMPILERS = ("cc", "gcc", "clang")

@@ -9,9 +9,9 @@ from launcher.containers.container import IMAGE
 from launcher.containers.yaml_text import as_yaml
 from launcher.kubernetes.checks import check
 from launcher.kubernetes.manifests import manifests
+from launcher.kubernetes.objects.secrets import read_secrets
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.replicas import with_replicas
-from launcher.kubernetes.secrets import read_secrets
 from launcher.refusal import refusing
 
 NEW_SECRET = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from checkpoints.model_location import downloaded
-from infra.process.memory_nodes import MemoryNode, allowed_nodes, memory_nodes, usable_nodes
+from infra.memory.numa_nodes import MemoryNode, allowed_nodes, memory_nodes, usable_nodes
 from infra.sizes import format_bytes
 from launcher.checking.memory import least_weights_bytes
 from launcher.options import WorkersOptions

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from contracts.kinds import LogFormat
+from infra.memory.host_memory import out_of_memory_kills
 from infra.process.dying import die_with
-from infra.process.memory import out_of_memory_kills
 from launcher.host.process import Process
 from launcher.instance.log_file import Log
 from launcher.instance.service_lines import ERROR_PREFIX, ServiceLines

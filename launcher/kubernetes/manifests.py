@@ -2,18 +2,18 @@
 
 from launcher.containers.yaml_text import Value
 from launcher.deployment import WORKERS
-from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
-from launcher.kubernetes.disruption import disruption_budget
-from launcher.kubernetes.ingress import ingress_or_route
-from launcher.kubernetes.monitoring import board_and_alerts, service_monitor
-from launcher.kubernetes.network import network_policy
+from launcher.kubernetes.objects.autoscaling import adapter_rules, autoscaler, scales
+from launcher.kubernetes.objects.disruption import disruption_budget
+from launcher.kubernetes.objects.ingress import ingress_or_route
+from launcher.kubernetes.objects.monitoring import board_and_alerts, service_monitor
+from launcher.kubernetes.objects.network import network_policy
+from launcher.kubernetes.objects.redis import redis
+from launcher.kubernetes.objects.secrets import Secrets, config_map, secrets
+from launcher.kubernetes.objects.services import service_of
+from launcher.kubernetes.objects.storage import models_claim
+from launcher.kubernetes.objects.workloads import deployment
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import needs_models, pods_deployment
-from launcher.kubernetes.redis import redis
-from launcher.kubernetes.secrets import Secrets, config_map, secrets
-from launcher.kubernetes.services import service_of
-from launcher.kubernetes.storage import models_claim
-from launcher.kubernetes.workloads import deployment
 
 
 def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:

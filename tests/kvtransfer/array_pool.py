@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion
-from infra.process.shared_mapping import map_shared, shared_memory
+from infra.memory.shared_mapping import map_shared, shared_memory
 from kvtransfer.memory import KVDevices
 
 

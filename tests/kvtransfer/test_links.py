@@ -15,8 +15,8 @@ from contracts.kinds import Transport
 from contracts.messages.handoff import Join, Offer, decode_to_prefill
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
+from infra.memory.shared_mapping import shared_memory
 from infra.network.sockets import dealer, payload_dealer
-from infra.process.shared_mapping import shared_memory
 from kvtransfer.digest import copy_and_digest
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from math import ceil
 
-from infra.process.control_groups import ControlGroups, number_in
+from infra.memory.control_groups import ControlGroups, number_in
 
 
 def available_cores(groups: ControlGroups | None = None) -> int:

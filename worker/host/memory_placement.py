@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 
 from contracts.errors import ConfigError
-from infra.process.memory_nodes import MemoryNode, allowed_nodes, memory_nodes, usable_nodes
-from infra.process.memory_policy import has_own_policy, interleave
+from infra.memory.numa_nodes import MemoryNode, allowed_nodes, memory_nodes, usable_nodes
+from infra.memory.numa_policy import has_own_policy, interleave
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from engine.parallel.shard import Shard
 from engine.parallel.shared_memory import RankWires, make_wires, timeval
 from engine.plan import BlockMove, StepPlan, StepResult, TreeKVMoves
 from infra.config.engine import EngineConfig
-from infra.process.shared_mapping import shared_memory
+from infra.memory.shared_mapping import shared_memory
 from worker.ranks.joining import join, meeting
 from worker.ranks.orders import (
     JOINING,

@@ -13,7 +13,7 @@ from engine.kv.host.pages_ahead import PagesAhead
 from engine.kv.moves import runs
 from engine.kv.payload import Payload, scatter, tensor_over, view_of
 from engine.plan import Work
-from infra.process.unlocked_copy import joined
+from infra.memory.unlocked_copy import joined
 
 
 class HostBytes:

@@ -21,7 +21,7 @@ import mmap
 import threading
 import time
 
-from infra.process.shared_mapping import HUGE_PAGE_BYTES
+from infra.memory.shared_mapping import HUGE_PAGE_BYTES
 
 AHEAD_BYTES = 512 << 20
 """Bytes, over all layers and groups, that are populated beyond the highest block in use."""

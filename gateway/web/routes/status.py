@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse, Response
 
 from contracts.messages.wire import VERSION as PROTOCOL
 from contracts.version import BATON_VERSION
-from gateway.reports.metrics import CONTENT_TYPE
-from gateway.reports.predictions import Predicted
+from gateway.metrics.gateway_metrics import CONTENT_TYPE
+from gateway.metrics.predictions import Predicted
 from gateway.service import Gateway
 from gateway.web.endpoint import Endpoint
 from gateway.web.routes.models import context_of

@@ -19,8 +19,8 @@ from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Layer
 from contracts.messages.wire import encode
+from infra.memory.shared_mapping import map_shared
 from infra.network.sockets import send_now
-from infra.process.shared_mapping import map_shared
 from kvtransfer.digest import copy_and_digest
 from kvtransfer.protocol.flow import MAX_LINK_OFFSET
 from kvtransfer.transports.channel import SentPayload

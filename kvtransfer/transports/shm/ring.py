@@ -6,7 +6,7 @@ the control socket, give the positions of payloads and of free space.
 
 import mmap
 
-from infra.process.shared_mapping import check_shared
+from infra.memory.shared_mapping import check_shared
 
 
 class Ring:

@@ -15,8 +15,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from contracts.errors import SealError
+from infra.memory.unlocked_copy import joined
 from infra.network.sealing import derive_key
-from infra.process.unlocked_copy import joined
 
 NONCE_BYTES, TAG_BYTES = 12, 16  # of a frame's nonce, and of the tag behind its payload
 MAX_KEPT_BUFFER_BYTES = 4 << 20  # largest buffer that the receiving end keeps for the next payload

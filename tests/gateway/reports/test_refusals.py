@@ -9,7 +9,7 @@ import pytest
 
 from contracts.slo import Objective
 from gateway.errors import APIError, invalid, unavailable
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.reports.refusals import UNAUTHENTICATED_LOG_INTERVAL_S, Refusals
 from infra.network.sealing import Signer
 from infra.process.log_lines import MAX_LINES, BoundedLog

@@ -8,7 +8,7 @@ import pytest
 from contracts.ids import AttemptKey, SampleKey, Ticket
 from contracts.messages.job import AnyJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.cancels import Cancels, Target
 from gateway.requests.dispatch import Dispatch

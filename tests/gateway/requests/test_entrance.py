@@ -12,7 +12,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.errors import APIError
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt, Sample

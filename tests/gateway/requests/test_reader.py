@@ -9,7 +9,7 @@ from contracts.messages.gateway import Emitted
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.errors import failed
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.reader import AnswerReader
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream

@@ -11,7 +11,7 @@ from contracts.messages.job import DecodeJob, PrefillJob, Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from contracts.slo import NO_OBJECTIVE, SLO, Objective
 from gateway.errors import APIError
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.records import finished_record, request_record
 from gateway.requests.request import Request

@@ -6,7 +6,7 @@ from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import Emitted
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
-from gateway.reports.metrics import Metrics
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Delta, Stream
 from gateway.text.detokenizer import BytePieces

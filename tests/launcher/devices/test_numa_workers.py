@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from infra.config.engine import EngineOptions
-from infra.process.memory_nodes import MemoryNode
+from infra.memory.numa_nodes import MemoryNode
 from launcher.devices.numa_workers import NumaChoice, choose_nodes, numa_choice
 from launcher.devices.worker_counts import decide_workers, gpus_of_host
 from launcher.options import UpConfig

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from gateway.reports.role_metrics import RoleMetrics
-from launcher.kubernetes.autoscaling import SCALING_METRICS, USED_BLOCKS, targets
+from gateway.metrics.role_metrics import RoleMetrics
+from launcher.kubernetes.objects.autoscaling import SCALING_METRICS, USED_BLOCKS, targets
 from launcher.kubernetes.options import ManifestsConfig
 from pricing.scaling.standing import RoleStanding, Standing, WorkerStanding
 from tests.launcher.kubernetes.written import Manifest, of_kind, written

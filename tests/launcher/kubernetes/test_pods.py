@@ -12,9 +12,9 @@ from infra.config.engine import EngineOptions
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
+from launcher.kubernetes.objects.secrets import read_secrets
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.replicas import with_replicas
-from launcher.kubernetes.secrets import read_secrets
 from launcher.options import DEMO_NAME
 from tests.certificates import make_certificate
 from tests.e2e.harness.host import need_root_and

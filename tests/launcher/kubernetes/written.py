@@ -9,9 +9,9 @@ import pytest
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
+from launcher.kubernetes.objects.secrets import read_secrets
 from launcher.kubernetes.options import IngressOptions, ManifestsConfig, PodPlacement
 from launcher.kubernetes.replicas import with_replicas
-from launcher.kubernetes.secrets import read_secrets
 from tests.certificates import make_certificate
 
 Manifest = Any

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.control_groups import ControlGroups
+from infra.memory.control_groups import ControlGroups
 from tests.waiting import DEADLINE_S
 from worker.host.cores import available_cores
 
@@ -29,7 +29,7 @@ def test_without_a_group_only_the_affinity_counts(tmp_path: Path) -> None:
     """Runs in a process of its own, for an affinity belongs to a thread, and is inherited."""
     one = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, {{{one}}}); from worker.host.cores import available_cores as cores"
-    code += "; from infra.process.control_groups import ControlGroups as Groups; from pathlib import Path"
+    code += "; from infra.memory.control_groups import ControlGroups as Groups; from pathlib import Path"
     code += f"; print(cores(Groups(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}))))"
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S, capture_output=True, text=True)
     assert found.stdout == "1\n"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.process.memory_nodes import allowed_nodes
+from infra.memory.numa_nodes import allowed_nodes
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = min(allowed_nodes())
@@ -39,7 +39,7 @@ def test_a_policy_that_was_given_stays() -> None:
     """A process with a preferred node, as numactl sets it."""
     preferred = f"""
 import ctypes, platform
-from infra.process.memory_policy import SYSTEM_CALLS
+from infra.memory.numa_policy import SYSTEM_CALLS
 mask = ctypes.c_uint64({1 << NODE})
 assert ctypes.CDLL(None).syscall(SYSTEM_CALLS[platform.machine()][0], 1, ctypes.byref(mask), 65) == 0
 interleave_over([{NODE}])
@@ -70,7 +70,7 @@ print(policies(), os.sched_getaffinity(0))""")
 FIRST_CORE, LAST_CORE = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
 KEEPS = f"""
 import os
-from infra.process.memory_nodes import MemoryNode
+from infra.memory.numa_nodes import MemoryNode
 from worker.host.memory_placement import keep_to
 nodes = [MemoryNode(0, frozenset([{FIRST_CORE}]), True), MemoryNode(4, frozenset([{LAST_CORE}]), True)]
 """

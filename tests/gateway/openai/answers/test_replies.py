@@ -16,12 +16,12 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.anthropic.bodies import parse_messages
 from gateway.anthropic.shaper import MessageShaper
+from gateway.metrics.gateway_metrics import Metrics
 from gateway.openai.answers.chat_shaper import ChatShaper
 from gateway.openai.answers.completion_shaper import CompletionShaper
 from gateway.openai.answers.replies import Shaper
 from gateway.openai.bodies.parsing import parse_chat, parse_completion
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
-from gateway.reports.metrics import Metrics
 from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Delta, Stream

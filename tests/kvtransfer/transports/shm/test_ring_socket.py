@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from contracts.messages.handoff import Join, Offer
 from contracts.messages.wire import encode
+from infra.memory.shared_mapping import shared_memory
 from infra.network.addresses import Network
-from infra.process.shared_mapping import shared_memory
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.shm.ring import Ring

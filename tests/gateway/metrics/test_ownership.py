@@ -4,7 +4,7 @@ from collections import Counter
 
 from msgspec import structs
 
-from gateway.reports.ownership import PageOwner
+from gateway.metrics.ownership import PageOwner
 from infra.redis.records import GatewayRecord, WorkerRecord
 from pricing.routes.links import HostLocation
 

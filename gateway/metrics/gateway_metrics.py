@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from contracts.messages.wire import VERSION as PROTOCOL
 from contracts.version import BATON_VERSION
-from gateway.reports.choice_metrics import ChoiceMetrics
-from gateway.reports.exposition import joined_in_turns, merged, pieces
-from gateway.reports.inter_token_latency import InterTokenLatency
-from gateway.reports.ownership import PageOwner
-from gateway.reports.predictions import Predictions
-from gateway.reports.role_metrics import RoleMetrics
-from gateway.reports.tenant_metrics import TenantMetrics
-from gateway.reports.worker_metrics import OwnSequences, WorkerFigures
+from gateway.metrics.choice_metrics import ChoiceMetrics
+from gateway.metrics.exposition import joined_in_turns, merged, pieces
+from gateway.metrics.inter_token_latency import InterTokenLatency
+from gateway.metrics.ownership import PageOwner
+from gateway.metrics.predictions import Predictions
+from gateway.metrics.role_metrics import RoleMetrics
+from gateway.metrics.tenant_metrics import TenantMetrics
+from gateway.metrics.worker_metrics import OwnSequences, WorkerFigures
 from gateway.workers.worker import Worker
 from infra.redis.records import FinishedRecord, Judgement
 

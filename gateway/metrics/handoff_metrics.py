@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from gateway.reports.exposition import worker_batches
+from gateway.metrics.exposition import worker_batches
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerRecord
 

@@ -8,9 +8,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gateway.reports.metrics import Metrics
-from gateway.reports.ownership import PageOwner
-from gateway.reports.tenant_metrics import MAX_TENANTS, OTHER_TENANTS, TenantMetrics
+from gateway.metrics.gateway_metrics import Metrics
+from gateway.metrics.ownership import PageOwner
+from gateway.metrics.tenant_metrics import MAX_TENANTS, OTHER_TENANTS, TenantMetrics
 from gateway.workers.worker import Worker
 from infra.network.sealing import Signer
 from infra.redis.records import FinishedRecord, GatewayRecord, WorkerRecord

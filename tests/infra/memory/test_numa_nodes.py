@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.memory_nodes import allowed_nodes, memory_nodes, numbers_in, usable_nodes
+from infra.memory.numa_nodes import allowed_nodes, memory_nodes, numbers_in, usable_nodes
 
 
 def lay_out(root: Path, cpulists: dict[int, str], has_memory: str) -> Path:

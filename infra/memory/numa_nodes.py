@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from infra.process.memory import figure_of_meminfo
+from infra.memory.host_memory import figure_of_meminfo
 
 NODES_DIRECTORY = Path("/sys/devices/system/node")
 OWN_STATUS_FILE = Path("/proc/self/status")

@@ -6,7 +6,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from gateway.reports.exposition import worker_batches
+from gateway.metrics.exposition import worker_batches
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerRecord
 from infra.redis.worker_load import STEP_SIZES, StepTokens

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.reports.predictions import Predictions
+from gateway.metrics.predictions import Predictions
 from pricing.routes.candidate import WorkerKind
 from pricing.routes.correction import Forecast
 

@@ -6,6 +6,8 @@ from launcher.containers.container import MODELS_DIRECTORY, RANKS_SHARED_MEMORY,
 from launcher.containers.yaml_text import Value
 from launcher.deployment import WORKERS, Role, Service, command
 from launcher.kubernetes.names import labels, name_of, selector
+from launcher.kubernetes.objects.probes import probes
+from launcher.kubernetes.objects.secrets import digest, secret_name
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import (
     KEYS_DIRECTORY,
@@ -18,9 +20,7 @@ from launcher.kubernetes.place import (
     locations,
     needs_models,
 )
-from launcher.kubernetes.probes import probes
 from launcher.kubernetes.quantities import cores, size
-from launcher.kubernetes.secrets import digest, secret_name
 
 PRE_STOP_S = 5
 """Seconds from the removal of a gateway pod until its SIGTERM; proxies may still send new connections during them."""

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from infra.process.unlocked_copy import MIN_UNLOCKED_BYTES, copy_bytes, joined
+from infra.memory.unlocked_copy import MIN_UNLOCKED_BYTES, copy_bytes, joined
 
 COPY_COUNT = 1000  # copies in which another thread gets a turn, if it can have one at all
 

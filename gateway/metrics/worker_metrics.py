@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.reports.engine_metrics import engine_families
-from gateway.reports.exposition import worker_batches
-from gateway.reports.handoff_metrics import handoff_families
-from gateway.reports.worker_info import info_families
+from gateway.metrics.engine_metrics import engine_families
+from gateway.metrics.exposition import worker_batches
+from gateway.metrics.handoff_metrics import handoff_families
+from gateway.metrics.worker_info import info_families
 from gateway.workers.worker import Worker
 from infra.redis.worker_load import WorkerLoad
 

@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from gateway.reports.exposition import merged, pieces
-from gateway.reports.inter_token_latency import InterTokenLatency
-from gateway.reports.metrics import Metrics
-from gateway.reports.ownership import PageOwner
-from gateway.reports.worker_metrics import WorkerFigures
+from gateway.metrics.exposition import merged, pieces
+from gateway.metrics.gateway_metrics import Metrics
+from gateway.metrics.inter_token_latency import InterTokenLatency
+from gateway.metrics.ownership import PageOwner
+from gateway.metrics.worker_metrics import WorkerFigures
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerRecord
 from infra.redis.worker_load import STEP_SIZES

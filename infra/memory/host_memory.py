@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from infra.process.control_groups import ControlGroups, figure_in, number_in
+from infra.memory.control_groups import ControlGroups, figure_in, number_in
 
 UNLIMITED_BYTES = 1 << 62  # version 1 writes nearly 2^63 for no limit
 

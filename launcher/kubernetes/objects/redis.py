@@ -4,11 +4,11 @@ from launcher.containers.container import DATA_DIRECTORIES, REDIS_IMAGE, redis_c
 from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
 from launcher.kubernetes.names import labels, metadata, name_of, selector
+from launcher.kubernetes.objects.pods import RESTRICTED_CONTEXT, run_as
+from launcher.kubernetes.objects.secrets import secret_name
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import REDIS_PASSWORD
-from launcher.kubernetes.pods import RESTRICTED_CONTEXT, run_as
 from launcher.kubernetes.quantities import cores, size
-from launcher.kubernetes.secrets import secret_name
 
 REDIS_USER_ID = 999  # of the user `redis` in the image
 REDIS_CPUS = 0.5

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.control_groups import ControlGroups
-from infra.process.memory import UNLIMITED_BYTES, available_memory, left_by_groups, out_of_memory_kills
+from infra.memory.control_groups import ControlGroups
+from infra.memory.host_memory import UNLIMITED_BYTES, available_memory, left_by_groups, out_of_memory_kills
 from worker.host.cores import available_cores
 
 GIB = 1 << 30

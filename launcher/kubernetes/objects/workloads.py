@@ -2,10 +2,10 @@
 
 from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
-from launcher.kubernetes.autoscaling import scales
 from launcher.kubernetes.names import metadata, selector
+from launcher.kubernetes.objects.autoscaling import scales
+from launcher.kubernetes.objects.pods import pod_template
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.pods import pod_template
 
 OLD_REVISIONS = 3  # for `kubectl rollout undo`
 
