@@ -26,7 +26,7 @@ def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
 def _steps(model: str, records: Iterable[WorkerRecord]) -> Metric:
     family = HistogramMetricFamily(
         "vllm:iteration_tokens_total",
-        "Tokens of a step, of prompts and of output",
+        "Tokens of prompts and of output that a step computes",
         labels=["model_name", "engine", "role"],
     )
     for record in records:
@@ -50,7 +50,7 @@ def _caches(model: str, records: Iterable[WorkerRecord]) -> Metric:
 def _accepted(model: str, records: Iterable[WorkerRecord]) -> Metric:
     family = CounterMetricFamily(
         "vllm:spec_decode_num_accepted_tokens_per_pos",
-        "Guesses that came true, by their place among those of a step",
+        "Accepted draft tokens, by their position in the draft",
         labels=["model_name", "engine", "role", "position"],
     )
     for record in records:
@@ -60,7 +60,7 @@ def _accepted(model: str, records: Iterable[WorkerRecord]) -> Metric:
 
 
 def _ranks(model: str, records: Iterable[WorkerRecord]) -> Metric:
-    text = "Processes that divide a worker's model, on GPUs each with its own"
+    text = "Tensor-parallel ranks of the worker: processes that divide its model, each on a GPU"
     family = GaugeMetricFamily("baton:worker_ranks", text, labels=["model_name", "engine", "role"])
     for record in records:
         family.add_metric([model, record.epoch, record.role], record.ranks)

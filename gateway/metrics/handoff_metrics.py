@@ -48,21 +48,27 @@ def _links(record: WorkerRecord) -> _Values:
 
 
 _HANDOFF_FAMILIES: list[tuple[_Kind, str, str, tuple[str, ...], Callable[[WorkerRecord], _Values]]] = [
-    (CounterMetricFamily, "baton:handoff_seconds", "Sums over the handoffs that passed", ("stage",), _seconds),
+    (CounterMetricFamily, "baton:handoff_seconds", "Seconds of successful handoffs, by stage", ("stage",), _seconds),
     (
         CounterMetricFamily,
         "baton:handoffs_given_up",
-        "Handoffs that did not pass",
+        "Handoffs that failed, by reason",
         ("reason",),
         lambda record: _of_each(record.load.handoff.given_up),
     ),
     (
         CounterMetricFamily,
         "baton:handoff_frames_dropped",
-        "Messages and payloads of handoffs that were of no use",
+        "Messages and payloads of handoffs that were dropped, by reason",
         ("reason",),
         lambda record: _of_each(record.load.handoff.dropped),
     ),
     (GaugeMetricFamily, "baton:handoff_blocks", "KV blocks that handoffs hold", ("state",), _blocks),
-    (GaugeMetricFamily, "baton:handoff_links", "Links that KV passes over", ("transport", "sealed", "codec"), _links),
+    (
+        GaugeMetricFamily,
+        "baton:handoff_links",
+        "Links that KV passes over",
+        ("transport", "sealed", "codec"),
+        _links,
+    ),
 ]

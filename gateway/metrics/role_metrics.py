@@ -37,21 +37,21 @@ class RoleMetrics:
 
 
 _GATEWAY_FIGURES: list[_Figure] = [
-    ("baton:prompt_busy_workers", "Workers that the prompts which come would keep busy", lambda role: role.work),
-    ("baton:waiting_prompt_tokens", "Of prompts in line at the gate", lambda role: role.waiting_tokens),
+    ("baton:prompt_busy_workers", "Workers that the arriving prompts would keep busy", lambda role: role.work),
+    ("baton:waiting_prompt_tokens", "Tokens of prompts that wait at this gateway", lambda role: role.waiting_tokens),
 ]
 _WORKER_FIGURES: list[_Figure] = [
     ("baton:serving_workers", "Workers that take requests", lambda role: len(role.serving)),
     (
         "baton:predicted_ttft_seconds",
-        "To the first token of a usual prompt that comes now, behind all that waits",
+        "Predicted time to first token of a usual prompt that arrives now",
         lambda role: role.ttft(len(role.serving)),
     ),
     (
         "baton:predicted_tpot_seconds",
-        "For each token, with one sequence more",
+        "Predicted time per output token with one more sequence",
         lambda role: role.tpot(len(role.serving)),
     ),
-    ("baton:queued_prefill_tokens", "Of prompts that are still to be computed", lambda role: role.queued_tokens),
+    ("baton:queued_prefill_tokens", "Prompt tokens that workers have yet to compute", lambda role: role.queued_tokens),
     ("baton:used_blocks_ratio", "Share of KV blocks that are not free, 0 to 1", lambda role: 1 - role.free_blocks),
 ]

@@ -14,28 +14,25 @@ from infra.redis.worker_load import WorkerLoad
 
 _WORKER_LABELS = ["model_name", "engine", "role"]
 _Family = GaugeMetricFamily | CounterMetricFamily
-_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_LoadMetric = tuple[str, str, Callable[[WorkerLoad], float]]  # name, help text, value
 
 
 class OwnSequences(Collector):
-    """This gateway's sequences on all workers; the sum over gateways is a worker's number."""
+    """The sequences of this gateway on each worker; their sum over all gateways is the number on the worker."""
 
     def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._model = model
         self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
-        for some in worker_batches(self._workers):
-            family = GaugeMetricFamily(
-                "baton:worker_sequences", "This gateway's, now in progress there", labels=_WORKER_LABELS
-            )
-            for worker in some:
-                family.add_metric([self._model, worker.record.epoch, worker.record.role], worker.own_sequences)
-            yield family
+        text = "Sequences of this gateway in progress on the worker"
+        for workers in worker_batches(self._workers):
+            family = GaugeMetricFamily("baton:worker_sequences", text, labels=_WORKER_LABELS)
+            yield _filled(family, self._model, workers, (worker.own_sequences for worker in workers))
 
 
 class WorkerFigures(Collector):
-    """The workers' last reported figures."""
+    """What the workers last reported of themselves."""
 
     def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._model = model
@@ -43,80 +40,79 @@ class WorkerFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         workers = list(self._workers)
-        for kind, name, text, of_worker in _OF_WORKER:
-            for some in worker_batches(workers):
-                yield self._family(kind(name, text, labels=_WORKER_LABELS), some, map(of_worker, some))
-        for kind, name, text, of_load in _OF_LOAD:
-            for some in worker_batches(workers):
-                yield self._family(
-                    kind(name, text, labels=_WORKER_LABELS), some, (of_load(one.record.load) for one in some)
-                )
+        batches = worker_batches(workers)
+        for name, text, of_worker in _WORKER_GAUGES:
+            for batch in batches:
+                family = GaugeMetricFamily(name, text, labels=_WORKER_LABELS)
+                yield _filled(family, self._model, batch, map(of_worker, batch))
+        for kind, metrics in ((GaugeMetricFamily, _LOAD_GAUGES), (CounterMetricFamily, _LOAD_COUNTERS)):
+            for name, text, of_load in metrics:
+                for batch in batches:
+                    values = (of_load(worker.record.load) for worker in batch)
+                    yield _filled(kind(name, text, labels=_WORKER_LABELS), self._model, batch, values)
         yield from info_families(self._model, workers)
         yield from engine_families(self._model, workers)
         yield from handoff_families(self._model, workers)
 
-    def _family(self, family: _Family, workers: Iterable[Worker], values: Iterable[float]) -> _Family:
-        for worker, value in zip(workers, values, strict=True):
-            family.add_metric([self._model, worker.record.epoch, worker.record.role], value)
-        return family
+
+def _filled(family: _Family, model: str, workers: Iterable[Worker], values: Iterable[float]) -> _Family:
+    for worker, value in zip(workers, values, strict=True):
+        family.add_metric([model, worker.record.epoch, worker.record.role], value)
+    return family
 
 
-def _wasted(load: WorkerLoad) -> float:
+def _wasted_slots_ratio(load: WorkerLoad) -> float:
     return load.kv.wasted_slots / load.kv.used_slots if load.kv.used_slots else 0.0
 
 
-_OF_WORKER: list[tuple[_Kind, str, str, Callable[[Worker], float]]] = [
-    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Worker.kv_use),
-    (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
+_WORKER_GAUGES: list[tuple[str, str, Callable[[Worker], float]]] = [
+    ("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Worker.kv_use),
+    ("baton:worker_usable", "1 if requests may go to the worker", lambda worker: float(worker.usable)),
 ]
-_OF_LOAD: list[tuple[_Kind, str, str, Callable[[WorkerLoad], float]]] = [
-    (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),
-    (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda load: load.waiting),
-    (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda load: load.preemptions),
-    (CounterMetricFamily, "vllm:prefix_cache_queries", "Tokens looked up", lambda load: load.kv.queried_tokens),
-    (CounterMetricFamily, "vllm:prefix_cache_hits", "Tokens found", lambda load: load.kv.found_tokens),
-    (CounterMetricFamily, "vllm:spec_decode_num_drafts", "Works with guesses", lambda load: load.speculation.guessed),
+_LOAD_GAUGES: list[_LoadMetric] = [
+    ("vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),
+    ("vllm:num_requests_waiting", "Sequences that wait for the batch", lambda load: load.waiting),
     (
-        CounterMetricFamily,
-        "vllm:spec_decode_num_draft_tokens",
-        "Guesses that were verified",
-        lambda load: load.speculation.proposed,
-    ),
-    (
-        CounterMetricFamily,
-        "vllm:spec_decode_num_accepted_tokens",
-        "Guesses that came true",
-        lambda load: load.speculation.accepted_tokens,
-    ),
-    (
-        CounterMetricFamily,
-        "baton:decode_works",
-        "Sequences' worker_batches of steps that decode, a token each and the guesses that came true",
-        lambda load: load.speculation.works,
-    ),
-    (
-        GaugeMetricFamily,
         "baton:speculation_saved_seconds",
-        "Time of steps that guesses have saved, less that of their rows",
+        "Time of decode steps that draft tokens saved, less the time to verify them",
         lambda load: load.speculation.saved_seconds,
     ),
-    (CounterMetricFamily, "baton:handoffs", "Sequences handed off", lambda load: load.handoffs),
-    (GaugeMetricFamily, "baton:kv_wasted_slots_ratio", "Share of used token slots without a token, 0 to 1", _wasted),
-    (GaugeMetricFamily, "baton:kv_blocks_cached", "Idle blocks with cached KV", lambda load: load.blocks_cached),
-    (CounterMetricFamily, "baton:kv_blocks_evicted", "Those that gave way", lambda load: load.kv.evicted_blocks),
-    (CounterMetricFamily, "baton:kv_blocks_spilled", "To the host tier", lambda load: load.kv.spilled_blocks),
-    (CounterMetricFamily, "baton:kv_blocks_returned", "From the host tier", lambda load: load.kv.returned_blocks),
-    (CounterMetricFamily, "baton:kv_blocks_copied", "Copies on write", lambda load: load.kv.copied_blocks),
     (
-        CounterMetricFamily,
+        "baton:kv_wasted_slots_ratio",
+        "Share of the token slots of used KV blocks that hold no token, 0 to 1",
+        _wasted_slots_ratio,
+    ),
+    ("baton:kv_blocks_cached", "KV blocks of no sequence that hold a cached prefix", lambda load: load.blocks_cached),
+]
+_LOAD_COUNTERS: list[_LoadMetric] = [
+    ("vllm:num_preemptions", "Preempted sequences", lambda load: load.preemptions),
+    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lambda load: load.kv.queried_tokens),
+    ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", lambda load: load.kv.found_tokens),
+    (
+        "vllm:spec_decode_num_drafts",
+        "Decode steps of a sequence with draft tokens",
+        lambda load: load.speculation.guessed,
+    ),
+    ("vllm:spec_decode_num_draft_tokens", "Draft tokens that were verified", lambda load: load.speculation.proposed),
+    ("vllm:spec_decode_num_accepted_tokens", "Accepted draft tokens", lambda load: load.speculation.accepted_tokens),
+    (
+        "baton:decode_works",
+        "Decode steps of a sequence, each of which gives a token and the accepted draft tokens",
+        lambda load: load.speculation.works,
+    ),
+    ("baton:handoffs", "Sequences handed off", lambda load: load.handoffs),
+    ("baton:kv_blocks_evicted", "Cached KV blocks that were evicted for others", lambda load: load.kv.evicted_blocks),
+    ("baton:kv_blocks_spilled", "KV blocks copied to the host tier", lambda load: load.kv.spilled_blocks),
+    ("baton:kv_blocks_returned", "KV blocks copied back from the host tier", lambda load: load.kv.returned_blocks),
+    ("baton:kv_blocks_copied", "Shared KV blocks copied before a write", lambda load: load.kv.copied_blocks),
+    (
         "baton:preemptions_swapped",
-        "Preempted sequences that went on with blocks from the host tier",
+        "Preempted sequences that went on with KV blocks from the host tier",
         lambda load: load.kv.preempted_swapped,
     ),
     (
-        CounterMetricFamily,
         "baton:preemptions_recomputed",
-        "Preempted sequences that computed a block again",
+        "Preempted sequences that computed KV blocks again",
         lambda load: load.kv.preempted_recomputed,
     ),
 ]
