@@ -107,7 +107,8 @@ def test_a_worker_that_dies_loses_no_request(dies: str) -> None:
 
 def test_without_workers_requests_fail() -> None:
     outcomes = DeploymentSimulation(deployment(0, 1)).run(requests(2.0, 4.0), [SimulatedDeath("d1", 0.0)])
-    assert {each.error for each in outcomes} <= {"no_workers", "deadline_exceeded", "retries_failed"} and len(outcomes) > 2
+    errors = {each.error for each in outcomes}
+    assert errors <= {"no_workers", "deadline_exceeded", "retries_failed"} and len(outcomes) > 2
 
 
 def test_conversations_go_on_behind_their_answers_and_find_the_text_before() -> None:

@@ -1,4 +1,4 @@
-"""A real Valkey server for the tests of what is taken from it, and engines that start as those of the engine's tests."""
+"""A real Valkey server for tests that read from it, and engines that start as those of the engine's tests."""
 
 from collections.abc import AsyncIterator
 
