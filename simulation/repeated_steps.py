@@ -51,15 +51,9 @@ class RepeatedSteps:
         self.count = count
         self.next_at = self.ended_at(count)
         """When the next step may begin, s."""
-
-    @property
-    def ends(self) -> float:
-        return self.next_at - self._pause_s
-
-    @property
-    def due(self) -> float:
+        self.ends = self.next_at - self._pause_s
+        self.due = self.next_at if count > 1 else self.ends
         """When the result is applied: for several steps behind the last pause, since their tokens end no answer."""
-        return self.next_at if self.count > 1 else self.ends
 
     @property
     def busy_s(self) -> float:

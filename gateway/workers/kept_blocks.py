@@ -76,7 +76,7 @@ class KeptBlocks:
             past = self._sooner
             self._sooner, self._soon, self._turned_at = self._soon, set(), now
             self._forgets(past)
-        some = keys[:MAX_EXPECTED_KEYS]
+        some = [key for key in keys[:MAX_EXPECTED_KEYS] if key not in self._keys]
         self._soon.update(some)
         self._holders.add(self, some)
 

@@ -26,17 +26,17 @@ def shortlist(workers: RoleTurn, request: RouteRequest) -> list[Worker]:
         return first
     idle = _least_loaded(each for each in workers.by_load() if not each.late) or _least_loaded(workers.by_load())
     most = max([each.cached(request.keys) for each in idle])
-    return [each for each in _with_most_kv(workers, request) if each.cached(request.keys) > most] + idle
+    return _with_more_kv(workers, request, most) + idle
 
 
 def _least_loaded(by_load: Iterable[Worker]) -> list[Worker]:
     return list(islice(by_load, MAX_WORKERS_BY_LOAD))
 
 
-def _with_most_kv(workers: RoleTurn, request: RouteRequest) -> list[Worker]:
-    """Returns at most `MAX_WORKERS_BY_KV` workers that have KV of the prompt, most first."""
+def _with_more_kv(workers: RoleTurn, request: RouteRequest, than: int) -> list[Worker]:
+    """Returns at most `MAX_WORKERS_BY_KV` workers that have KV of more than `than` tokens of the prompt, most first."""
     found: list[Worker] = []
     for block_tokens, keys in request.keys.items():
-        found += workers.longest(keys, block_tokens, MAX_WORKERS_BY_KV)
+        found += workers.longest(keys[than // block_tokens :], block_tokens, MAX_WORKERS_BY_KV)
     found.sort(key=lambda each: (-each.cached(request.keys), workers.rank(each)))
     return found[:MAX_WORKERS_BY_KV]
