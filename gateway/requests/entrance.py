@@ -1,7 +1,6 @@
 """Decides when a new request begins: at once, in its turn at the gate, or not at all. Counts samples in progress."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple
@@ -25,10 +24,11 @@ class Strictest:
     def __init__(self) -> None:
         self.by_worker: dict[str, float] = {}
         """The shortest required time per token by decode worker, for workers with a requirement."""
-        self._counts: dict[str, Counter[float]] = {}
+        self._counts: dict[str, dict[float, int]] = {}
 
     def add(self, decode: str, seconds: float) -> None:
-        self._counts.setdefault(decode, Counter())[seconds] += 1
+        counts = self._counts.setdefault(decode, {})
+        counts[seconds] = counts.get(seconds, 0) + 1
         if seconds < self.by_worker.get(decode, inf):
             self.by_worker[decode] = seconds
 
