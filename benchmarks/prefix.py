@@ -9,7 +9,7 @@ Four loads on completions of token ids, and the workers' own counters (`GET /sta
   small: preemptions, and answers that differ from those of the same requests sent one by one (none are expected in
   fp32; narrower types round differently in other batches).
 
-The server should have no other clients. A model for it: `python -m benchmarks.random_model`.
+The server should have no other clients. A model for it: `python -m benchmarks.models.random_model`.
 """
 
 import asyncio

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from benchmarks.models.random_model import SHAPES, make
 from benchmarks.processes.children import child, exit_status
 from benchmarks.processes.python_path import ROOT
 from benchmarks.processes.usable import usable_workers, wait_until
-from benchmarks.random_model import SHAPES, make
 from benchmarks.report import head, row
 from benchmarks.send_at import send_at
 from contracts.slo import SLO, Timings, parse_objective, percentile

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import httpx
 
 from benchmarks.front.overload import BURST_REQUESTS, Outcome, ask, body_of, system
+from benchmarks.models.random_model import SHAPES, make
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from benchmarks.processes.usable import bearer
-from benchmarks.random_model import SHAPES, make
 from benchmarks.report import head, row
 from benchmarks.send_at import send_at
 from contracts.errors import BatonError

@@ -2,7 +2,7 @@
 
 Missing peers are installed first, each into an environment of its own. Then all load the same random model and run the
 same prompts, greedily, on as many threads, in interleaved rounds; one system computes at a time.
-`benchmarks.serve_peers` compares servers, over HTTP.
+`benchmarks.peers.serve` compares servers, over HTTP.
 """
 
 import os

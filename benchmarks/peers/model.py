@@ -40,10 +40,10 @@ class Model:
 
 
 def random_model(directory: Path, shape: str, stages: StageDisplay) -> Path:
-    """Returns a model of this shape, see `benchmarks.random_model`, made if it is not there. Raises `PeerError`."""
+    """Returns a model of a shape of `benchmarks.models.random_model`, made if it is not there. Raises `PeerError`."""
     path = directory / f"model-{shape}"
     if not (path / "tokenizer.json").is_file():  # the last file that is written
-        _run("model", [sys.executable, "-m", "benchmarks.random_model", str(path), shape], directory, stages)
+        _run("model", [sys.executable, "-m", "benchmarks.models.random_model", str(path), shape], directory, stages)
     return path
 
 

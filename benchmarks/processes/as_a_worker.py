@@ -31,7 +31,9 @@ def options(
     name: str, description: str, rounds: int, *, dtype: bool = True, backend: str = ""
 ) -> argparse.ArgumentParser:
     """Makes a parser with `--device`, `--rounds`, `--threads`, and where wanted `--dtype` and `--cpu-backend`."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.steps.{name}", description=description.partition("\n")[0]
+    )
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--rounds", type=int, default=rounds, help="the median of these is shown")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from benchmarks.models.random_model import make
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import split_system
-from benchmarks.random_model import make
 from benchmarks.report import head, row
 from infra.config.engine import EngineOptions
 from launcher.bench.calibration import calibrate, workers_of

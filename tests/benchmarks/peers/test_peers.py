@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import random_model
 from benchmarks.limits.floor import work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import WORKLOADS, Workload
+from benchmarks.models import random_model
 from benchmarks.peers import rounds
 from benchmarks.peers.model import Model
 from benchmarks.peers.process import OURS, PeerProcess, running

@@ -1,4 +1,6 @@
-"""Measures what latent attention saves: `python -m benchmarks.latent [--context 2048] [--batch 16] [--threads 2]`.
+"""Measures what latent attention saves.
+
+    python -m benchmarks.steps.latent [--context 2048] [--batch 16] [--threads 2]
 
 Three models of the size of SmolLM2-135M with random weights in bf16: multi-head attention, grouped-query attention, and
 latent attention of 64 + 16 numbers, computed by our own operators and by transformers' own forward pass as well

@@ -1,4 +1,4 @@
-"""Makes a Llama, or a Mixtral, with random weights: `python -m benchmarks.random_model DIR [SHAPE]`.
+"""Makes a Llama, or a Mixtral, with random weights: `python -m benchmarks.models.random_model DIR [SHAPE]`.
 
 Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer
 spells its tokens, and can be sent again as a part of the next prompt.
@@ -49,7 +49,7 @@ def make(directory: Path, shape: str, *, seed: int = 0, spread: float = 0.02) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models.random_model", description=__doc__)
     parser.add_argument("directory", type=Path, help="where to write it")
     parser.add_argument("shape", nargs="?", default="135m", choices=sorted(SHAPES))
     parser.add_argument("--spread", type=float, default=0.02, help="standard deviation of the weights")

@@ -1,4 +1,4 @@
-"""Measures the dense families beside a Llama of the same shape: `python -m benchmarks.families [--threads 2]`.
+"""Measures the dense families beside a Llama of the same shape: `python -m benchmarks.steps.families [--threads 2]`.
 
 Every model has random weights in the shape of SmolLM2-135M, apart from what its family does in another way. All of them
 are loaded in one process and serve the same prompts in turns; a ratio is of neighbouring times, and the median over the

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.exposed import measure, table
 from benchmarks.processes.split_system import split_system
+from benchmarks.transfer.exposed import measure, table
 from tests.e2e.harness.golden import build_served_model
 
 

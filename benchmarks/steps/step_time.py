@@ -1,6 +1,6 @@
 """Predicts the time of steps on GPUs from data sheets and counts of the compiled kernels. Needs no GPU.
 
-    python -m benchmarks.step_time [--gpus H100,A100] [--shapes llama-3.1-8b]
+    python -m benchmarks.steps.step_time [--gpus H100,A100] [--shapes llama-3.1-8b]
 
 `pricing/roofline/gpu_step_time.py` has the formula. The floor is what the data sheet allows: bytes over bandwidth, or
 operations over the matrix rate. Where the prediction is far above it, a kernel issues too many instructions, or the
@@ -24,7 +24,7 @@ from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat, f
 from pricing.step_costs.steps import StepWork, pairs_of
 
 LAUNCHES_PER_LAYER, OTHER_LAUNCHES = 7, 3
-"""As `benchmarks.host_time` counts them: 227 in a step of 32 layers."""
+"""As `benchmarks.steps.host_time` counts them: 227 in a step of 32 layers."""
 FORMATS: dict[str, tuple[WeightFormat, float, KVFormat, float]] = {
     "bf16": ("plain", 2.0, "plain", 1.0),
     "fp8": ("fp8", 1.0, "plain", 1.0),
@@ -65,7 +65,9 @@ def shape_of(name: str, weights: str) -> ModelShape:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.step_time", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.steps.step_time", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--gpus", default="H100,A100,RTX 4090", help=f"of {', '.join(GPU_RATES)}")
     parser.add_argument("--shapes", default="llama-3.1-8b", help=f"of {', '.join(SHAPES)}")
     given = parser.parse_args()

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from benchmarks.order import POLICIES, Arrival, serve, trace
+from benchmarks.simulated.order import POLICIES, Arrival, serve, trace
 from contracts.slo import percentile
 
 

@@ -1,4 +1,6 @@
-"""Compares orders in which a prefill worker computes prompts, on one trace: `python -m benchmarks.order [--load 0.9]`.
+"""Compares orders in which a prefill worker computes prompts, on one trace.
+
+    python -m benchmarks.simulated.order [--load 0.9]
 
 The worker is that of `simulation/`: scheduler, queue, blocks and role are real, and steps take the cost model's seconds
 on a simulated clock. One prompt in ten is long. *First come* computes prompts in order of arrival, *shortest first* by
@@ -127,7 +129,7 @@ def _row(name: str, served: list[Served]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.order", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated.order", description=__doc__)
     parser.add_argument("--load", type=float, default=0.9, help="of what the worker can compute")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the trace, on its own clock")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,6 @@
 """Measures the cost of penalties, biases, forbidden tokens and scores in a decode step, beside a plain step.
 
-    python -m benchmarks.sampling_cost [--batch 32] [--rounds 60] [--threads 2] [--dtype bf16] [--model DIR]
+    python -m benchmarks.steps.sampling_cost [--batch 32] [--rounds 60] [--threads 2] [--dtype bf16] [--model DIR]
 
 The model is a random one of 135M parameters unless one is given. All kinds take turns, step by step, in one process;
 ratios are of neighbouring steps, and their median. With one thread on a CPU times are on its own clock. Texts have 512
@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
+from benchmarks.models.random_model import make
 from benchmarks.processes import as_a_worker
 from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
-from benchmarks.random_model import make
 from benchmarks.report import head, in_turns, machine, ratio, row
 from contracts.kinds import BlockSize
 from contracts.kv.spec import blocks_for

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.random_model import make
-from benchmarks.wrapped import WrappedBenchmark, compare
+from benchmarks.models.random_model import make
+from benchmarks.steps.wrapped import WrappedBenchmark, compare
 from launcher.stages import StageDisplay
 
 

@@ -1,4 +1,4 @@
-"""Measures goodput of Baton and of vLLM's CPU server under the same HTTP load: `python -m benchmarks.serve_peers`.
+"""Measures goodput of Baton and of vLLM's CPU server under the same HTTP load: `python -m benchmarks.peers.serve`.
 
 Completions of random token ids, all of one length, arrive as a Poisson process. For each server in turn the rate is
 doubled until fewer than 90% of the requests meet TTFT and TPOT, then bisected. Only one server runs at a time, on all
@@ -7,7 +7,7 @@ cores, which it shares with the load generator. vLLM is installed as by `benchma
 Baton runs twice: split (`baton`: a prefill and a decode worker) and unsplit (`baton-unsplit`: a decode worker that
 serves whole requests). When to split is seen from short prompts beside long ones, without vLLM:
 
-    python -m benchmarks.serve_peers --only baton,baton-unsplit --prompt-tokens 64,1024
+    python -m benchmarks.peers.serve --only baton,baton-unsplit --prompt-tokens 64,1024
 """
 
 import os
@@ -152,7 +152,7 @@ def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:
 
 
 def main() -> int:
-    config = parse_or_exit(ServeConfig, "benchmarks.serve_peers")
+    config = parse_or_exit(ServeConfig, "benchmarks.peers.serve")
     return exit_status(partial(compare, config))
 
 

@@ -1,6 +1,6 @@
 """Measures what a grammar costs: seconds per token with one and without, in one process, interleaved.
 
-    python -m benchmarks.constrained [--model DIR] [--batch 32] [--rounds 5] [--cpu-backend native] [--threads 2]
+    python -m benchmarks.steps.constrained [--model DIR] [--batch 32] [--rounds 5] [--cpu-backend native] [--threads 2]
 
 The model is a random one of 135M parameters, with a byte-level tokenizer of as many ids as it has (49,152), which is
 trained on this project's and Python's own sources. Each batch is run three times in turn: *free* answers without a
@@ -21,9 +21,9 @@ from statistics import median
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from benchmarks.models.random_model import make
 from benchmarks.processes import as_a_worker
 from benchmarks.processes.in_process import Loop, add, quiet
-from benchmarks.random_model import make
 from benchmarks.report import head, machine, row
 from checkpoints.grammars import end_of_text, read_tokenizer
 from contracts.messages.sampling import Limits, Sampling
@@ -80,7 +80,7 @@ def make_model(directory: Path) -> Path:
         vocab_size=VOCABULARY_SIZE, special_tokens=[END_TOKEN], initial_alphabet=alphabet, show_progress=False
     )
     packages = Path(sysconfig.get_path("purelib")) / "transformers" / "models"
-    sources = [*Path(__file__).parents[1].rglob("*.py"), *Path(sysconfig.get_path("stdlib")).glob("*.py")]
+    sources = [*Path(__file__).parents[2].rglob("*.py"), *Path(sysconfig.get_path("stdlib")).glob("*.py")]
     tokenizer.train([str(path) for path in (*sources, *packages.rglob("*.py"))], trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(f'{{"eos_token": "{END_TOKEN}"}}')

@@ -1,6 +1,6 @@
 """Measures a host's work for a step on a GPU: Python's time until the last launch, without a GPU.
 
-    python -m benchmarks.host_time [--shapes llama-3.2-1b,llama-3.1-8b] [--rounds 40] [--profile mixed]
+    python -m benchmarks.steps.host_time [--shapes llama-3.2-1b,llama-3.1-8b] [--rounds 40] [--profile mixed]
 
 The engine has a model's shape on tensors without memory. Launches go through Triton's own code up to the driver, where
 kernels, compiled for sm_90 once, are launched to do nothing. PyTorch's matrix products, joins and allocations become an
@@ -165,7 +165,7 @@ def _hidden(found: Tensor) -> Tensor:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.host_time", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="benchmarks.steps.host_time", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--shapes", default="llama-3.2-1b,llama-3.1-8b", help="names in benchmarks/models/shapes.py")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--decodes", type=int, default=32, help="sequences that decode")

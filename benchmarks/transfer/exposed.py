@@ -1,6 +1,6 @@
 """Measures how much of a handoff is left when its prompt is computed: the exposed time, beside the prefill's.
 
-    python -m benchmarks.exposed --model DIR [--prompts 1024 2048] [--transport auto] [--dtype bf16]
+    python -m benchmarks.transfer.exposed --model DIR [--prompts 1024 2048] [--transport auto] [--dtype bf16]
 
 Requests of random tokens go one after the other through a gateway, a prefill and a decode worker on this host.
 *Exposed* is the prefill worker's own figure: from the end of the prompt's computation until it has read `Accepted`. The
@@ -102,7 +102,7 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.exposed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.transfer.exposed", description=__doc__)
     parser.add_argument("--model", required=True, help="directory in Hugging Face format")
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 2000], help="tokens")
     parser.add_argument("--requests", type=int, default=8, help="of each length")

@@ -1,4 +1,4 @@
-"""Measures transformers' own forward pass over our KV pool beside its `generate`: `python -m benchmarks.wrapped`.
+"""Measures transformers' own forward pass over our KV pool beside its `generate`: `python -m benchmarks.steps.wrapped`.
 
 The same model serves the same prompts in turns in one process: by transformers' `generate`, by its own forward pass
 over our pool (`--model-impl transformers`), and by our transformer (`native`), for comparison. A ratio is of
@@ -18,11 +18,11 @@ import transformers
 from msgspec import Meta, Struct
 
 from benchmarks.limits.workloads import Workload
+from benchmarks.models.random_model import make
 from benchmarks.peers.runners.protocol import Generate
 from benchmarks.peers.runners.transformers import generating
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.in_process import quiet, serve
-from benchmarks.random_model import make
 from benchmarks.report import head, in_turns, machine, ratio, row
 from contracts.kinds import ModelImpl, Positive
 from engine.device import DTYPES_BY_NAME
@@ -101,7 +101,7 @@ def measured(
 
 
 def main() -> int:
-    return exit_status(partial(compare, parse_or_exit(WrappedBenchmark, "benchmarks.wrapped")))
+    return exit_status(partial(compare, parse_or_exit(WrappedBenchmark, "benchmarks.steps.wrapped")))
 
 
 if __name__ == "__main__":

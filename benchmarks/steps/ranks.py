@@ -1,6 +1,6 @@
-"""Measures a model on ranks of one thread each, beside one rank of as many threads: `python -m benchmarks.ranks`.
+"""Measures a model on ranks of one thread each, beside one rank of as many threads: `python -m benchmarks.steps.ranks`.
 
-    python -m benchmarks.ranks [--ranks 2] [--dtype fp32] [--rounds 20]
+    python -m benchmarks.steps.ranks [--ranks 2] [--dtype fp32] [--rounds 20]
 
 All compute the same steps in alternating rounds: decode steps of a batch, and a whole prompt. *times* is the median,
 over rounds, of the ratio of both times; *at best* is the ratio of the least times, which other processes of a busy
@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.models.random_model import make
 from benchmarks.processes import as_a_worker
 from benchmarks.processes.in_process import GREEDY, quiet
-from benchmarks.random_model import make
 from benchmarks.report import head, in_turns, machine, row
 from contracts.kv.spec import blocks_for
 from engine.executor import Executor
@@ -35,7 +35,7 @@ from infra.config.engine import EngineConfig
 from worker.ranks.starting import RankProcesses
 
 RANDOM_MODEL = "142m"
-"""Size in `benchmarks.random_model` of the model that is made: 8 query and 4 KV heads, which ranks can divide."""
+"""Shape of `benchmarks.models.random_model`: 8 query and 4 KV heads, which ranks can divide."""
 BATCH, CONTEXT_TOKENS, STEPS_OF_TURN = 32, 128, 4
 PROMPT_TOKENS = 1024
 MAX_TIMES = {"decode": 1.15, "prompt": 1.1}

@@ -1,4 +1,4 @@
-"""Measures what adapters cost a decode step: `python -m benchmarks.lora [--batch 32] [--rank 16] [--threads 2]`.
+"""Measures what adapters cost a decode step: `python -m benchmarks.steps.lora [--batch 32] [--rank 16] [--threads 2]`.
 
 The model is a random one of 135M parameters; adapters change all linear layers of attention and MLP. Every way takes
 its turn, step by step, in one process, so that a busy machine slows all of them down; ratios are of neighbouring steps,
@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.models.random_model import SHAPES, make
 from benchmarks.processes import as_a_worker
 from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import GREEDY, quiet
-from benchmarks.random_model import SHAPES, make
 from benchmarks.report import head, in_turns, machine, ratio, row
 from contracts.kinds import BlockSize
 from contracts.kv.spec import blocks_for

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import families
 from benchmarks.limits.workloads import Workload
+from benchmarks.steps import families
 from engine.model.config import DenseMLP, ModelConfig
 from launcher.stages import StageDisplay
 
