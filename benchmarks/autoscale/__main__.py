@@ -17,8 +17,9 @@ from benchmarks.report import head, row
 from launcher.autoscale.policy import ScalingInput
 from launcher.autoscale.rules import parse_rules
 from launcher.simulating.features import FeatureOptions
+from launcher.simulating.options import SimulateConfig
 from launcher.simulating.run import SimulatedClients
-from launcher.simulating.simulate import SimulateConfig, simulated_deployment
+from launcher.simulating.simulate import simulated_deployment
 from launcher.stages import StageDisplay
 from simulation.scaling import SimulatedScaling
 from simulation.simulation import DeploymentSimulation

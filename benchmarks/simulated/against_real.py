@@ -31,7 +31,8 @@ from launcher.bench.calibration import calibrate, workers_of
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
 from launcher.instance.endpoint import ClientEndpoint
-from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.options import SimulateConfig
+from launcher.simulating.simulate import simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
 from pricing.step_costs.steps import StepCosts
 from simulation.simulation import DeploymentSimulation

@@ -21,7 +21,8 @@ import msgspec
 
 from benchmarks.models.shapes import write_config
 from benchmarks.processes.children import exit_status
-from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.options import SimulateConfig
+from launcher.simulating.simulate import simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
 from simulation.simulation import DeploymentSimulation
 from workloads.table import table

@@ -30,7 +30,8 @@ from gateway.metrics.predictions import Predicted
 from launcher.bench.calibration import calibrate
 from launcher.bench.options import BenchConfig
 from launcher.bench.run import BenchRun
-from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.options import SimulateConfig
+from launcher.simulating.simulate import simulated_deployment, simulated_report
 from launcher.stages import StageDisplay
 from pricing.step_costs.steps import StepWork
 from simulation.deployment import LinkFigures, SimulatedDeployment, SimulatedDevice

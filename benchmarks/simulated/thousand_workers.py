@@ -19,7 +19,8 @@ from msgspec import structs
 from benchmarks.models.shapes import write_config
 from contracts.slo import SLO
 from infra.config.gateway import GatewayConfig
-from launcher.simulating.simulate import SimulateConfig, simulated_deployment
+from launcher.simulating.options import SimulateConfig
+from launcher.simulating.simulate import simulated_deployment
 from simulation.simulation import DeploymentSimulation
 from workloads.arrivals import Arrivals
 from workloads.figures import LoadFigures

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from checkpoints.config_fields import number
 from checkpoints.config_size import adapter_values, weight_counts
@@ -20,6 +20,7 @@ from launcher.devices.rank_width import least_width
 from launcher.planning.copies import capacity_of
 from launcher.planning.plan import known_size, model_shape
 from launcher.simulating.features import FeatureOptions
+from launcher.simulating.options import SimulateConfig
 from pricing.planning.devices import DEVICES
 from pricing.roofline.adapters import ADAPTER_VALUE_BYTES, adapter_seconds
 from pricing.roofline.capacity import Capacity, SumCosts
@@ -32,18 +33,6 @@ from simulation.roofline import STEP_TOKENS, roofline_device
 
 MEDUSA_HEADS = 5
 """Number of Medusa heads of a simulated model, as the paper's authors trained them (Cai et al., 2024)."""
-
-
-class DeviceOptions(Struct, frozen=True, kw_only=True):
-    """Options that all workers of a simulated deployment share; 0: the default."""
-
-    model: str
-    factor: float
-    kv_tokens: int
-    block_tokens: int
-    step_tokens: int
-    step_s: float
-    features: FeatureOptions
 
 
 class SimulatedModel(NamedTuple):
@@ -79,7 +68,7 @@ def read_model(model: str, option: str, formats: MemoryOptions) -> SimulatedMode
 class RooflineWorkers:
     """Workers of one model on GPUs by their data sheets."""
 
-    def __init__(self, options: DeviceOptions) -> None:
+    def __init__(self, options: SimulateConfig) -> None:
         """Raises `ConfigError` for a model or a draft model that cannot be read."""
         self._options = options
         self._features = options.features
@@ -112,7 +101,7 @@ class RooflineWorkers:
             device,
             seconds=self._with_eagle_store(device.seconds, copy),
             token_bytes=device.token_bytes + (round(self._eagle_layer().token_bytes) if self._stores else 0),
-            step_target_s=options.step_s or STEP_TARGET_S,
+            step_target_s=options.step_ms / 1000 or STEP_TARGET_S,
             drafts=self._drafts(copy) if role == "decode" else None,
             adapters=SimulatedAdapters(tuple(self._ranks), adapted),
         )
@@ -207,7 +196,7 @@ class RooflineWorkers:
         return structs.replace(copy, model=structs.replace(shape, weights_bytes=weights, token_bytes=token))
 
 
-def calibrated_device(options: DeviceOptions, calibration: Calibration, role: Role) -> SimulatedDevice:
+def calibrated_device(options: SimulateConfig, calibration: Calibration, role: Role) -> SimulatedDevice:
     """Returns a device with the costs that real workers of this role have measured."""
     worker, features = calibration.of(role), options.features
     device = SimulatedDevice(
@@ -218,7 +207,7 @@ def calibrated_device(options: DeviceOptions, calibration: Calibration, role: Ro
         token_bytes=worker.token_bytes,
         blocks=0,
         step_tokens=options.step_tokens or worker.costs.most_tokens or STEP_TOKENS,
-        step_target_s=options.step_s or worker.costs.target or STEP_TARGET_S,
+        step_target_s=options.step_ms / 1000 or worker.costs.target or STEP_TARGET_S,
     ).with_pool(options.kv_tokens or worker.kv_tokens, options.block_tokens)
     drafts = None
     if role == "decode" and features.proposing == "ngram":

@@ -14,7 +14,7 @@ from launcher.containers.compose import ComposeConfig
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import ChatConfig, HostWorkersConfig, ShownConfig, StatusConfig, UnitConfig, UpConfig
 from launcher.planning.options import PlanConfig
-from launcher.simulating.simulate import SimulateConfig
+from launcher.simulating.options import SimulateConfig
 
 SCREEN_LINES, SCREEN_COLUMNS = 40, 100
 CONFIGS = [

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.simulated.mooncake import generate
 from launcher.bench.calibration import CalibratedWorker, Calibration
-from launcher.simulating.simulate import SimulateConfig, simulated_deployment, simulated_report
+from launcher.simulating.options import SimulateConfig
+from launcher.simulating.simulate import simulated_deployment, simulated_report
 from pricing.step_costs.steps import StepCosts
 from simulation.simulation import DeploymentSimulation
 from tests.simulation.device import deployment, report, requests

@@ -15,7 +15,8 @@ from infra.keys.key_file import change_keys
 from launcher.bench.bench import bench
 from launcher.bench.calibration import CalibratedWorker, Calibration
 from launcher.bench.rates import BAD_INPUT, INTERRUPTED, exit_status
-from launcher.simulating.simulate import SimulateConfig, simulate, simulated_deployment, simulated_load
+from launcher.simulating.options import SimulateConfig
+from launcher.simulating.simulate import simulate, simulated_deployment, simulated_load
 from launcher.stages import StageDisplay
 from pricing.step_costs.steps import StepCosts, StepWork
 from simulation.simulation import DeploymentSimulation
