@@ -6,8 +6,8 @@ The rows of `benchmarks.kernels`, and further variants that models use, are laun
 with their default configs on tensors without memory; a launch ends after compiling. Every row is launched in bf16, the
 first rows in fp16 and fp32 as well. Registers, spills and stack are by `ptxas -v`, shared memory is by Triton, beside
 the largest that a block of the device can have. Then the machine code of the hot loops is counted, but with `--quick`;
-`--budgets` compiles only the rows that have one. The status is 1 if a kernel does not compile, spills, takes too much
-shared memory, or exceeds a budget. `docs/kernels.md` explains the columns.
+`--budgets` compiles only the rows that have a budget. The status is 1 if a kernel does not compile, spills, takes too
+much shared memory, or exceeds a budget. `docs/kernels.md` explains the columns.
 """
 
 import argparse

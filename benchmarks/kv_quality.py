@@ -88,7 +88,7 @@ def main() -> int:
     source.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")
     source.add_argument("--random", action="store_true", help="random token ids, for a model with random weights")
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16"))
-    parser.add_argument("--tokens", type=int, default=8192, help="so many of the text, about; half are prompts")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens of the text, about; half are prompts")
     given = parser.parse_args()
     try:
         directory = locate(given.model, quiet)

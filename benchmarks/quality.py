@@ -198,7 +198,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"), help="of what is compared")
     parser.add_argument("--exact", default="fp32", choices=("fp32", "bf16", "fp16"), help="of what it is compared with")
-    parser.add_argument("--tokens", type=int, default=8192, help="so many of the text, about")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens of the text, about")
     forms = get_args(Quantization)
     parser.add_argument("--quantization", nargs="+", default=forms, choices=forms, metavar="FORM", help="some of them")
     kinds = get_args(KVDtype)

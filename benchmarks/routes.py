@@ -1,7 +1,7 @@
 """Measures what the choice of a route costs a gateway: `python -m benchmarks.routes [--workers 10,100,1000]`.
 
-A third of the workers are prefill workers; a fifth have some of the prompt's KV. With a route goes what it changes: its
-workers have a sequence more, and those of the route before one fewer. Processor time, best of seven rounds.
+A third of the workers are prefill workers; a fifth have some of the prompt's KV. Each route changes its workers' loads:
+they have a sequence more, and the workers of the route before a sequence fewer. Processor time, best of seven rounds.
 """
 
 import argparse

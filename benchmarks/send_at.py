@@ -1,4 +1,4 @@
-"""Starts requests at their times, for benchmarks that send what `baton bench` does not."""
+"""Starts requests at their times, for benchmarks whose requests `baton bench` does not send."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable

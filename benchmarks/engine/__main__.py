@@ -181,9 +181,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
     parser.add_argument("--quantization", default="none", choices=get_args(Quantization))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of which the median is shown")
     parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")
-    parser.add_argument("--json", default="", metavar="FILE", help="with --shape: also write what was measured there")
+    parser.add_argument("--json", default="", metavar="FILE", help="with --shape: file for the figures, as JSON")
     profile = "also the share of time outside native operators; with --shape on a GPU, the time by kernel"
     parser.add_argument("--profile", action="store_true", help=profile)
     return parser.parse_args()

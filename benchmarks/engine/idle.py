@@ -1,7 +1,4 @@
-"""Looks at what a device does while it works, by the profiler's record of every kernel and copy on it.
-
-How long it is idle, and what takes its time.
-"""
+"""Measures how long a device is idle, and which kernels and copies take its time, by the profiler's record of them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

@@ -101,7 +101,7 @@ class Loaded:
         return self._work.read(batch, batch) + batch * CONTEXT_TOKENS * self._work.token_bytes
 
     def turn(self, batch: int) -> Callable[[], float]:
-        """Returns what computes the next steps of a batch, and returns the seconds of one."""
+        """Returns a function that computes the next step of a batch and returns its seconds."""
         groups = self._executor.engine.pool.spec.groups
         count = blocks_for(self._longest, groups[0].block_tokens)
 

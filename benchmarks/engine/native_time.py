@@ -1,6 +1,6 @@
 """Measures how much of a run is spent inside native operators, with timers around the calls of the library.
 
-The rest is Python, PyTorch's own operators, and what the call of a native operator itself costs.
+The rest is Python, PyTorch's own operators, and the calls of the native operators.
 """
 
 import ctypes

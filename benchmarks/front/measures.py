@@ -1,4 +1,4 @@
-"""Measures one thing each of a running front: what a token costs, how late it comes, what a first token waits."""
+"""Measures of a running front: processor time of a token, its delay, and the wait for a first token."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Puts more load on the real system than it can serve: `python -m benchmarks.front.overload [--baseline DIR]`.
+"""Measures a real system under more load than it can serve: `python -m benchmarks.front.overload [--baseline DIR]`.
 
 `baton up` with 2 prefill and 2 decode workers serves a model with random weights. A burst shows its capacity, in
 requests per second. Then requests arrive at a multiple of that (Poisson), each with an objective (`x-slo-ttft-ms`,

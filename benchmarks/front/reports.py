@@ -1,4 +1,4 @@
-"""Measures what reports about requests cost a gateway: traces of 1% of the requests, and the access log.
+"""Measures a gateway's processor time for reports about requests: traces of 1% of the requests, and the access log.
 
 Requests are short, because reports cost once for each request. The cost is the processor time of all the gateway's
 threads; a collector in the benchmark's process takes the spans and drops them.

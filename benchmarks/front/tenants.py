@@ -1,4 +1,4 @@
-"""Measures what a flood of one tenant costs another: `python -m benchmarks.front.tenants`.
+"""Measures how one tenant's flood delays another tenant: `python -m benchmarks.front.tenants`.
 
 `baton up` with 2 prefill and 2 decode workers serves two tenants of equal weight. A burst shows the capacity, in
 requests per second. Then windows alternate: in one, the first tenant sends a share of the capacity, in the next a
@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("--flood", type=float, default=2.0, help="times that, what it sends as a flood")
     parser.add_argument("--other", type=float, default=0.25, help="of that, what the other tenant sends")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a window")
-    parser.add_argument("--lead", type=float, default=5.0, help="seconds that the first tenant sends before those")
+    parser.add_argument("--lead", type=float, default=5.0, help="seconds that the first tenant sends before a window")
     parser.add_argument("--rounds", type=int, default=3, help="windows of each side")
     parser.add_argument("--prompt", type=int, default=256, help="tokens")
     parser.add_argument("--output", type=int, default=32, help="tokens")

@@ -1,8 +1,8 @@
-"""Answers completions with tokens at known moments, and tells them afterwards: what a load generator should have seen.
+"""Answers completions with tokens at known moments, and tells these afterwards: a load generator should have seen them.
 
 A process of its own. It prints its port. A stream's tokens come every `--interval-ms`; the moments of `--batch` streams
-are the same, as those of one decode step, and the batches' are spread evenly. `GET /moments` answers, for each prompt
-(its ids with commas between them), when its request came and when each token was written, by the clock that all
+are the same, as in a decode step, and the moments of the batches are spread evenly. `GET /moments` answers, for each
+prompt (its ids with commas between them), when its request came and when each token was written, by the clock that all
 processes of a host share.
 """
 

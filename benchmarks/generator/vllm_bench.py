@@ -1,6 +1,6 @@
 """Runs `vllm bench serve` in vLLM's own environment, loaded once: each line of input has a run's options as JSON.
 
-Results are in the file that the options name; the line `done` follows each run, behind what vLLM itself prints.
+Results are in the file that the options name; the line `done` follows each run, behind vLLM's own output.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Names the packages that the GPU hour may import: those of a machine with a GPU, and those brought as wheels.
+"""Names the packages that the GPU hour may import: a GPU machine's own, and further packages brought as wheels.
 
 An image for PyTorch on a GPU has torch, triton and packages for training and tests, and mostly none for serving. A
 stage names the wheels that it needs; `tests/benchmarks/test_gpu_imports.py` runs its imports where nothing else is

@@ -82,7 +82,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--memcheck", action="store_true", help="under compute-sanitizer")
     parser.add_argument("--kernel", action="append", choices=list(KERNELS), help="only this; may be given again")
-    parser.add_argument("--seconds", type=float, default=60.0, help="rows after so many are left out")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds after which no row begins")
     parser.add_argument("--device", default="cuda", choices=list(DTYPES), help="cpu: in Triton's interpreter")
     return parser.parse_args()
 

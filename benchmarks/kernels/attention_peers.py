@@ -26,7 +26,7 @@ Peer = Callable[[], Tensor]
 
 
 def decode_peers(queries: Tensor, keys: Tensor, values: Tensor, flex: bool) -> dict[str, Peer]:
-    """Makes peers where one query a sequence sees all.
+    """Makes PyTorch's ways of a decode step, where the query of a sequence sees all its keys.
 
     Queries `[works, heads, dim]`, keys and values `[works, kv_heads, tokens, dim]`; a peer gives `[works, heads, dim]`.
     """

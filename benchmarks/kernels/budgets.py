@@ -7,8 +7,8 @@ weight should take no longer than its bytes:
 
 `affordable` computes it; a target is `ISSUE_SHARE` of it, for no kernel fills every issue slot. A loop that multiplies
 prompts has a bound on the instructions beside each tensor-core instruction instead. A barrier stops all warps of a
-block, and a converted weight that passes through shared memory costs a store, a load and a barrier. A budget is what a
-loop may have now; where the target is below it, the target is not met.
+block, and a converted weight that passes through shared memory costs a store, a load and a barrier. A budget is the
+number that a loop may have now; where the target is below it, the target is not met.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ class Budget:
         return loop.instructions / (loop.weights(self.rows) if self.rows else max(loop.tensor, 1))
 
     def exceeded(self, loop: Loop) -> Iterator[str]:
-        """Says in words what is beyond the budget."""
+        """Yields a sentence for each limit of the budget that the loop exceeds."""
         share = self.share(loop)
         if share > self.instructions:
             yield f"{share:.2f} instructions, beyond {self.instructions}"

@@ -56,7 +56,7 @@ def mixture(
         return experts.experts(x, chosen, shares, first, second, layer.activation, config=config)
 
     def check(config: Config | None) -> None:
-        # A value between the products may be rounded the other way where weights were rounded: exact ones leave few.
+        # A value between the products may be rounded the other way where weights were rounded: exact weights leave few.
         dtype = torch.float32 if as_bytes else inputs.dtype
         few, plain = slice(0, CHECKED_TOKENS), [dequantized(each, dtype) for each in (first, second)]
         form = first.form if isinstance(first, PackedExpert) else None

@@ -13,7 +13,7 @@ from kernels.quantized.kv_bytes import KV_FORMATS, reference_dequantized, refere
 KVFormat = Literal["plain", "int8", "fp8"]
 BLOCK_TOKENS = 16
 H200_PROCESSORS = 132
-"""Splits for a device that is absent are chosen as for this one."""
+"""Processors of the GPU for which splits are chosen where the device is absent."""
 
 
 class Heads(NamedTuple):

@@ -89,7 +89,7 @@ def has_row_product(sizes: Sizes, groups: Groups, **_: object) -> bool:
 
 
 def alike(found: QuantizedRows, expected: QuantizedRows) -> None:
-    """Raises AssertionError where one value differs by more than rounding, or more than one in 1,000 at all."""
+    """Raises AssertionError if a value differs by more than rounding, or if more than 1 in 1,000 values differ."""
     torch.testing.assert_close(found.scales, expected.scales, rtol=1e-5, atol=0)
     ours, theirs = dequantized(found), dequantized(expected)
     step = expected.scales.t().repeat_interleave(min(found.form.group, ours.shape[1]), 1)[:, : ours.shape[1]]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 REPEATS_S = 0.05
-"""Of repeats that one figure is the median of, about."""
+"""Seconds that the repeats behind a figure, their median, take together."""
 MIN_REPEATS, MAX_REPEATS = 3, 200
 FLUSH_BYTES = 256 << 20
 """Several times the L2 of any GPU today."""

@@ -17,7 +17,7 @@ from engine.backends.native.compiling.build import COMPILE_TIMEOUT_S, chosen_tar
 
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi")
 MULTIPLICATIONS_PER_SUM = 1_000_000
-"""Of each sum in one repeat: some milliseconds."""
+"""Multiplications that each sum of a repeat adds up: some milliseconds of work."""
 FACTOR = 0.5
 REPEATS_PER_RATE = 5
 

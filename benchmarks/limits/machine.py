@@ -51,7 +51,7 @@ def measure(device: torch.device, dtype: torch.dtype, weight_bytes: int) -> Mach
 
 
 def read_rate(device: torch.device, size: int) -> float:
-    """Returns bytes per second of a sum over `size` bytes; on a CPU by all threads or one, whichever is faster.
+    """Returns bytes per second of a sum over `size` bytes; on a CPU by one thread if that is faster.
 
     Where neighbours hold a core, one thread alone can be: all threads wait for the last.
     """

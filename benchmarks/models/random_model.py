@@ -1,6 +1,6 @@
 """Makes a Llama, or a Mixtral, with random weights: `python -m benchmarks.models.random_model DIR [SHAPE]`.
 
-Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer
+Random weights run at the speed of trained weights. Its tokenizer spells token 12 as `w12`, so the text of an answer
 spells its tokens, and can be sent again as a part of the next prompt.
 """
 

@@ -1,7 +1,7 @@
 """A checkpoint without a file: random numbers, made on the device whenever a tensor is read.
 
-Random weights run at the speed of trained ones. With a spread of 1 / sqrt(inputs) a layer keeps the size of its inputs,
-so that a model of any depth gives finite logits.
+Random weights run at the speed of trained weights. With a spread of 1 / sqrt(inputs) a layer keeps the size of its
+inputs, so that a model of any depth gives finite logits.
 """
 
 import hashlib

@@ -76,7 +76,7 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = "native"
     threads: Annotated[int, Meta(ge=0, description="threads of each; 0: one for each core")] = 0
-    rounds: Annotated[Positive, Meta(description="the median of so many is shown")] = 5
+    rounds: Annotated[Positive, Meta(description="rounds of which the median is shown")] = 5
 
 
 def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:

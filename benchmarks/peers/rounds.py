@@ -16,7 +16,7 @@ WARM_UP_TOKENS = 4
 REST_LOOK_S, MAX_REST_LOOKS = 0.25, 20
 MAX_RESTING_CORES = 0.05
 MIN_RATED_RUN_S = 1.0
-"""Seconds of a run from which on what the others take meanwhile is a rate; the clock of processes ticks every 10 ms."""
+"""Shortest run, in seconds, whose share of the cores tells a rate: the clock of processes ticks every 10 ms."""
 
 
 class System(Protocol):

@@ -1,4 +1,4 @@
-"""Installs the peers, with what each needs, into a virtual environment of its own, once.
+"""Installs each peer and its packages into a virtual environment of its own, once.
 
 A stamp is written when an environment is complete, so that an interrupted installation is resumed by the next start.
 """
@@ -150,7 +150,7 @@ class Installer:
         self._run("making its environment", [sys.executable, "-m", "venv", str(self._environment)])
 
     def install_torch(self) -> None:
-        """Installs PyTorch from an index of CPU builds: the default one on Linux is gigabytes of CUDA."""
+        """Installs PyTorch from an index of CPU builds: the default build on Linux has gigabytes of CUDA."""
         self._stages.show(self._name, "looking for PyTorch's CPU build")
         index = choose(pins(ROOT)["torch"], os.environ, False, pip_versions(str(self._python))).index
         place = ["--index-url", index] if index else []

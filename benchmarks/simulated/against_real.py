@@ -4,9 +4,9 @@ Real services, sockets and clients serve real loads. In most deployments only th
 same length, so that many workers run on few cores; workers of 135M compute a model of 135M parameters, each on a core.
 Each load is then simulated with the step costs that these workers have learned, and with nothing else from the
 measurement. A load lasts `--seconds`, or longer until `--requests` have come: a p90 of three requests says nothing.
-With `--directory DIR` reports are kept there, and what is there is not measured again; with `--earlier DIR` the real
-figures are also compared with those of an earlier run, since no simulation can be nearer to them than they are to
-themselves.
+With `--directory DIR` reports are kept there, and set-ups whose reports are there are not measured again; with
+`--earlier DIR` the real figures are also compared with those of an earlier run, since no simulation can be nearer to
+them than they are to themselves.
 """
 
 import argparse

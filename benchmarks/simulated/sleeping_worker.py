@@ -1,8 +1,9 @@
 """A real worker whose model sleeps for a step's seconds and computes nothing: what a simulation is compared with.
 
 `python -m benchmarks.simulated.sleeping_worker MODULE COSTS …` stands in place of `python -m MODULE …`, where MODULE is
-`prefill_service` or `decode_service` and COSTS are step costs as JSON. KV of arbitrary content moves as ever. A layer's
-KV is stored when its share of the step's seconds is over. More workers than cores run undisturbed, since they sleep.
+`prefill_service` or `decode_service` and COSTS are step costs as JSON. KV of arbitrary content moves as in any worker.
+A layer's KV is stored when its share of the step's seconds is over. More workers than cores run undisturbed, since they
+sleep.
 """
 
 import sys

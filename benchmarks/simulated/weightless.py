@@ -82,8 +82,8 @@ def weightless_engine(
 ) -> Engine:
     """Makes an engine with a pool of `blocks`, for decode steps of up to `rows` texts of `longest` tokens.
 
-    Each text may have `guesses` draft tokens, and one of so many `adapters`. Mixed steps of
-    up to `mixed_tokens` are recorded. Steps are launched and never collected.
+    Each text may have `guesses` draft tokens, and one of the `adapters` (their number). Mixed steps of up to
+    `mixed_tokens` are recorded. Steps are launched and never collected.
     """
     with TemporaryDirectory() as directory:
         write_config(Path(directory), shape)

@@ -56,7 +56,7 @@ WARM_UP_BATCHES = 8  # batches of each row in which the controller learns what p
 class SpeculationConfig(Struct, frozen=True, kw_only=True):
     """Measures guesses against none on the demo model."""
 
-    guessing: Annotated[Literal["ngram", "medusa", "draft"], Meta(description="who guesses")] = "ngram"
+    guessing: Annotated[Literal["ngram", "medusa", "draft"], Meta(description="source of the guesses")] = "ngram"
     guesses: Annotated[int, Meta(ge=0, description="guesses in each step; 0: the controller chooses")] = 0
     size: Annotated[Literal["1.9M", "6.7M", "18M", "118M"], Meta(description="parameters of the model")] = "1.9M"
     rounds: Annotated[Positive, Meta(description="batches of each row")] = 20

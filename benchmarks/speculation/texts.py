@@ -1,7 +1,8 @@
-"""Prompts for the demo model, with answers that repeat them and answers that do not.
+"""Prompts for the demo model: with answers that repeat the prompt, and with answers that do not.
 
 The model cannot summarize, edit or write code. It repeats calls of tools (names and arguments stand in the prompt),
-words that it is asked to say, and earlier answers of a conversation to the same question, or to one with another noun.
+words that it is asked to say, and earlier answers of a conversation to the same question, or to a question with another
+noun.
 """
 
 from collections.abc import Callable
