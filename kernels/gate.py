@@ -68,9 +68,9 @@ def _gate(
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = column < WIDTH
-    here = gate_up + row * (2 * WIDTH) + column
-    first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(here + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    addresses = gate_up + row * (2 * WIDTH) + column
+    first = tl.load(addresses, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(addresses + WIDTH, mask=inside, other=0.0).to(tl.float32)
     found = activate(first, second, ACTIVATION)
     tl.store(gated + row * WIDTH + column, found.to(gated.dtype.element_ty), mask=inside)
 

@@ -235,9 +235,9 @@ def _expand(
             total = tl.dot((sums - high.to(tl.float32)).to(factors.dtype), factors, total)
     row = tl.load(rows + place).to(tl.int64)
     here = y + (row * outputs + first)[:, None] + column[None, :]
-    kept = (row >= 0)[:, None] & inside
-    before = tl.load(here, mask=kept, other=0.0).to(tl.float32)
-    tl.store(here, (before + total).to(y.dtype.element_ty), mask=kept)
+    valid = (row >= 0)[:, None] & inside
+    before = tl.load(here, mask=valid, other=0.0).to(tl.float32)
+    tl.store(here, (before + total).to(y.dtype.element_ty), mask=valid)
 
 
 def reference(

@@ -103,18 +103,18 @@ def norm_row(
     """Norms a row, whose number is int64: returns `[TILE]` in its format, 0 behind its end."""
     column = tl.arange(0, TILE)
     inside = column < WIDTH
-    here = row * WIDTH + column
+    addresses = row * WIDTH + column
     scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    found = tl.load(hidden + here, mask=inside, other=0.0)
+    found = tl.load(hidden + addresses, mask=inside, other=0.0)
     if ADD:
-        added = found.to(tl.float32) + tl.load(change + here, mask=inside, other=0.0).to(tl.float32)
+        added = found.to(tl.float32) + tl.load(change + addresses, mask=inside, other=0.0).to(tl.float32)
         found = added.to(found.dtype)
     wide = found.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
     if ADD:
         # Several warps read a row that has fewer values than the block has threads: all of them before it changes.
         tl.debug_barrier()
-        tl.store(hidden + here, found, mask=inside)
+        tl.store(hidden + addresses, found, mask=inside)
     return (wide * inverse * scale).to(found.dtype)
 
 

@@ -195,18 +195,18 @@ def _rope_and_store(
     passing = there & (other < DIM)
     turned = head < ROTATED
 
-    here = heads + token * ((ROTATED + KV_HEADS) * DIM) + head * DIM
+    addresses = heads + token * ((ROTATED + KV_HEADS) * DIM) + head * DIM
     slot = tl.load(slots + token)
     if ROTATE:
         angle = cos_sin + tl.load(positions + token) * TURNED + pair
         cos = tl.load(angle, mask=pair < HALF, other=0.0)
         sin = tl.load(angle + HALF, mask=pair < HALF, other=0.0)
-    loaded_first = tl.load(here + pair, mask=inside, other=0.0)
-    loaded_second = tl.load(here + HALF + pair, mask=inside, other=0.0)
+    loaded_first = tl.load(addresses + pair, mask=inside, other=0.0)
+    loaded_second = tl.load(addresses + HALF + pair, mask=inside, other=0.0)
     first, second = loaded_first.to(tl.float32), loaded_second.to(tl.float32)
     rest = loaded_first  # not used, where all values of a head are rotated
     if TURNED < DIM:
-        rest = tl.load(here + other, mask=passing, other=0.0)
+        rest = tl.load(addresses + other, mask=passing, other=0.0)
     if NORM:
         squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
         if TURNED < DIM:
@@ -236,10 +236,10 @@ def _rope_and_store(
         tl.debug_barrier()  # a warp may have summed values that another warp now changes
     if ROTATE or NORM:
         query = head < QUERY_HEADS
-        tl.store(here + pair, stored_first, mask=inside & query)
-        tl.store(here + HALF + pair, stored_second, mask=inside & query)
+        tl.store(addresses + pair, stored_first, mask=inside & query)
+        tl.store(addresses + HALF + pair, stored_second, mask=inside & query)
         if TURNED < DIM and NORM:
-            tl.store(here + other, rest, mask=passing & query)
+            tl.store(addresses + other, rest, mask=passing & query)
 
     side = (head >= ROTATED).to(tl.int32)
     kv_head = head - QUERY_HEADS - side * KV_HEADS
@@ -247,7 +247,7 @@ def _rope_and_store(
     SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # a key, or value, of a block
     vector = block * (KV_HEADS * 2 * SIDE) + (kv_head * 2 + side) * SIDE
     place = pool + vector + offset * DIM
-    kept = (head >= QUERY_HEADS) & (slot >= 0)
+    valid = (head >= QUERY_HEADS) & (slot >= 0)
     if FORMAT > 0:
         # Values equal the contents of an unquantized pool: rounded to the format of the heads.
         numbers_first, numbers_second = stored_first.to(tl.float32), stored_second.to(tl.float32)
@@ -255,14 +255,14 @@ def _rope_and_store(
         if TURNED < DIM:
             highest = tl.maximum(highest, largest_of(rest.to(tl.float32), 1))
         scale = scale_of(highest, FORMAT)[:, None]
-        tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=kept & there)
+        tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=valid & there)
         stored_first, stored_second = quantized(numbers_first, scale, FORMAT), quantized(numbers_second, scale, FORMAT)
         if TURNED < DIM:
             rest = quantized(rest.to(tl.float32), scale, FORMAT)
-    tl.store(place + pair, stored_first, mask=inside & kept)
-    tl.store(place + HALF + pair, stored_second, mask=inside & kept)
+    tl.store(place + pair, stored_first, mask=inside & valid)
+    tl.store(place + HALF + pair, stored_second, mask=inside & valid)
     if TURNED < DIM:
-        tl.store(place + other, rest, mask=passing & kept)
+        tl.store(place + other, rest, mask=passing & valid)
 
 
 def reference(
@@ -291,6 +291,6 @@ def reference(
         first, second, rest = wide.split((cos.shape[-1], cos.shape[-1], wide.shape[-1] - 2 * cos.shape[-1]), -1)
         wide = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
     heads[:, :query_heads] = wide[:, :query_heads].to(heads.dtype)
-    kept = slots >= 0
+    valid = slots >= 0
     keys_values = torch.stack((wide[:, query_heads:].to(heads.dtype), heads[:, rotated:]), 2)
-    pool[slots[kept] // block, :, :, slots[kept] % block] = keys_values[kept]
+    pool[slots[valid] // block, :, :, slots[valid] % block] = keys_values[valid]

@@ -72,11 +72,11 @@ def _rotate_queries(
     angle = cos_sin + tl.load(positions + token) * ROPE + pair
     cos = tl.load(angle, mask=pair < ROPE // 2, other=0.0)
     sin = tl.load(angle + ROPE // 2, mask=pair < ROPE // 2, other=0.0)
-    here = queries + token * stride + head * DIM + (DIM - ROPE) + pair
-    first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(here + ROPE // 2, mask=inside, other=0.0).to(tl.float32)
-    tl.store(here, (first * cos - second * sin).to(queries.dtype.element_ty), mask=inside)
-    tl.store(here + ROPE // 2, (second * cos + first * sin).to(queries.dtype.element_ty), mask=inside)
+    addresses = queries + token * stride + head * DIM + (DIM - ROPE) + pair
+    first = tl.load(addresses, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(addresses + ROPE // 2, mask=inside, other=0.0).to(tl.float32)
+    tl.store(addresses, (first * cos - second * sin).to(queries.dtype.element_ty), mask=inside)
+    tl.store(addresses + ROPE // 2, (second * cos + first * sin).to(queries.dtype.element_ty), mask=inside)
 
 
 def reference(queries: Tensor, positions: Tensor, cos_sin: Tensor) -> None:

@@ -136,10 +136,10 @@ def _store_latents(
     WIDTH: tl.constexpr = LATENT + ROPE
     SIDE: tl.constexpr = BLOCK * WIDTH if FORMAT == 0 else BLOCK * (WIDTH + 4)  # what a block has
     token = tl.program_id(0).to(tl.int64)
-    here = down + token * (FIRST + WIDTH)
+    addresses = down + token * (FIRST + WIDTH)
     if tl.program_id(1) == 1:
         number = tl.arange(0, FIRST_TILE)
-        normed = _normed(here, query_weight, number, eps, FIRST)
+        normed = _normed(addresses, query_weight, number, eps, FIRST)
         tl.store(queries + token * FIRST + number, normed.to(queries.dtype.element_ty), mask=number < FIRST)
         return
     slot = tl.load(slots + token)
@@ -149,14 +149,14 @@ def _store_latents(
     place = pool + block + offset * WIDTH
     number = tl.arange(0, LATENT_TILE)
     # Numbers are rounded to the format of `down`; bytes are made of these.
-    normed = _normed(here + FIRST, weight, number, eps, LATENT).to(down.dtype.element_ty)
+    normed = _normed(addresses + FIRST, weight, number, eps, LATENT).to(down.dtype.element_ty)
     pair = tl.arange(0, PAIRS)
     inside = pair < ROPE // 2
     angle = cos_sin + tl.load(positions + token) * ROPE + pair
     cos = tl.load(angle, mask=inside, other=0.0)
     sin = tl.load(angle + ROPE // 2, mask=inside, other=0.0)
-    first = tl.load(here + FIRST + LATENT + pair, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(here + FIRST + LATENT + ROPE // 2 + pair, mask=inside, other=0.0).to(tl.float32)
+    first = tl.load(addresses + FIRST + LATENT + pair, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(addresses + FIRST + LATENT + ROPE // 2 + pair, mask=inside, other=0.0).to(tl.float32)
     first, second = first * cos - second * sin, second * cos + first * sin
     first, second = first.to(down.dtype.element_ty), second.to(down.dtype.element_ty)
     if FORMAT > 0:
@@ -175,9 +175,11 @@ def _store_latents(
 
 
 @triton.jit
-def _normed(here: tl.tensor, weight: tl.tensor, number: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+def _normed(
+    addresses: tl.tensor, weight: tl.tensor, number: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr
+) -> tl.tensor:
     scale = tl.load(weight + number, mask=number < WIDTH, other=0.0).to(tl.float32)
-    wide = tl.load(here + number, mask=number < WIDTH, other=0.0).to(tl.float32)
+    wide = tl.load(addresses + number, mask=number < WIDTH, other=0.0).to(tl.float32)
     return wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps) * scale
 
 
@@ -198,8 +200,8 @@ def reference(
     latents = latents * (latents.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
     cos, sin = cos_sin[positions].chunk(2, -1)
     vectors = torch.cat((latents, first * cos - second * sin, second * cos + first * sin), 1).to(down.dtype)
-    kept = slots >= 0
-    pool[slots[kept] // block, 0, slots[kept] % block] = vectors[kept]
+    valid = slots >= 0
+    pool[slots[valid] // block, 0, slots[valid] % block] = vectors[valid]
     if query_weight is not None:
         queries = queries * (queries.square().mean(-1, keepdim=True) + eps).rsqrt() * query_weight
     exact: Tensor = queries

@@ -32,7 +32,7 @@ from infra.process.tasks import Tasks
 from infra.redis.records import KVLink, UnreachedPeer
 from infra.redis.worker_load import HandoffCounts
 from kvtransfer.device_looks import DeviceLooks
-from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
+from kvtransfer.events import BlocksWanted, Dropped, FromDecode, Landed, ToDecodeEngine
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.memory import DigestedCopy, KVMemory
 from kvtransfer.protocol.decode_links import DecodeLinks
@@ -58,7 +58,7 @@ class Receives(Protocol):
 
 
 class DecodeTransfer:
-    """Asks the engine for blocks (`RoomWanted`), lands payloads in them, and reports `Landed` or `Dropped`."""
+    """Asks the engine for blocks (`BlocksWanted`), lands payloads in them, and reports `Landed` or `Dropped`."""
 
     def __init__(
         self,
@@ -209,8 +209,8 @@ class DecodeTransfer:
         if session.ring is not None or session.landing is None or self._landings is None:
             return session.from_ring(header)
         if not session.landing.is_admitted:
-            self._landings.look(session.landing)  # the token came before
-        self._landings.stir()
+            self._landings.read_token(session.landing)  # the token came before
+        self._landings.expect_payloads()
         return session.from_nixl(header)
 
     def _payloads(self, transport: Transport) -> Receives:
@@ -263,7 +263,7 @@ class DecodeTransfer:
         if offer is not None:
             self._carry_out([Send(offer, link)])
         elif (session := self._sessions.of(link)) is not None and session.landing is not None:
-            session.landing.made = lambda: self._join(link, join, self._clock())
+            session.landing.on_made = lambda: self._join(link, join, self._clock())
 
     def _arrive(self, link: bytes, arrived: ArrivedPayload, now: float) -> None:
         self._sessions.heard(link, now)
@@ -321,7 +321,7 @@ class DecodeTransfer:
                     self._grant(grant, link)
                 case Send(message, link):
                     self._send(message, link)
-                case RoomWanted() | Landed() | Dropped():
+                case BlocksWanted() | Landed() | Dropped():
                     self._count(instruction)
                     self._tell_engine(instruction)
                 case _:
@@ -330,7 +330,7 @@ class DecodeTransfer:
     def _send(self, message: Addressed, link: bytes) -> None:
         send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
         if isinstance(message, Grant) and self._landings is not None:
-            self._landings.stir()
+            self._landings.expect_payloads()
         if isinstance(message, Refused) and message.reason != REASON_CROWDED:
             self._outcomes.given_up(message.reason)
 

@@ -1,4 +1,4 @@
-"""Checks at short intervals whether devices have done their work, instead of waiting for them."""
+"""Polls devices for the end of their work, instead of waiting for it."""
 
 import asyncio
 from collections.abc import Callable, Hashable

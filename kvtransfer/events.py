@@ -1,8 +1,8 @@
 """Events between a worker's engine and its side of the handoff, as plain data.
 
 Prefill side: the engine opens a handoff, reports ready layers, and commits or aborts; each handoff ends with one
-`Closed` and then one `Unpinned`. Decode side: the engine answers every `RoomWanted` with `RoomGranted` or
-`RoomRefused`. A granted handoff ends with one `Landed` or one `Dropped`; after `Landed`, a cancel or a higher attempt
+`Closed` and then one `Unpinned`. Decode side: the engine answers every `BlocksWanted` with `BlocksGranted` or
+`BlocksRefused`. A granted handoff ends with one `Landed` or one `Dropped`; after `Landed`, a cancel or a higher attempt
 may still drop it (`owned`) until the engine reports `HandoffOver`. Both sides take `CancelAttempt`.
 """
 
@@ -110,7 +110,7 @@ class Unpinned(Struct, frozen=True):
 # to the engine of a decode worker ------------------------------------------------------------------------------------
 
 
-class RoomWanted(Struct, frozen=True):
+class BlocksWanted(Struct, frozen=True):
     """A handoff asks for blocks for its prompt."""
 
     key: HandoffKey
@@ -144,7 +144,7 @@ class Dropped(Struct, frozen=True):
 # from the engine of a decode worker ----------------------------------------------------------------------------------
 
 
-class RoomGranted(Struct, frozen=True):
+class BlocksGranted(Struct, frozen=True):
     """All blocks that the first query behind the prompt sees are reserved."""
 
     key: HandoffKey
@@ -152,7 +152,7 @@ class RoomGranted(Struct, frozen=True):
     held: tuple[int, ...]  # leading blocks of each group, of this side's size, that are cached here or not needed
 
 
-class RoomRefused(Struct, frozen=True):
+class BlocksRefused(Struct, frozen=True):
     """The handoff cannot get blocks here. No further event of it follows."""
 
     key: HandoffKey
@@ -179,5 +179,5 @@ class CancelAttempt(Struct, frozen=True):
 
 FromPrefill = OpenHandoff | BlocksTaken | LayerReady | CommitHandoff | AbortHandoff | CancelAttempt
 ToPrefillEngine = Closed | Unpinned
-FromDecode = RoomGranted | RoomRefused | HandoffOver | CancelAttempt
-ToDecodeEngine = RoomWanted | Landed | Dropped
+FromDecode = BlocksGranted | BlocksRefused | HandoffOver | CancelAttempt
+ToDecodeEngine = BlocksWanted | Landed | Dropped

@@ -14,6 +14,7 @@ from infra.config.transfer import TransferConfig
 from infra.redis.records import KVLink
 from kvtransfer.events import (
     BlocksTaken,
+    BlocksWanted,
     CancelAttempt,
     Closed,
     Dropped,
@@ -21,7 +22,6 @@ from kvtransfer.events import (
     FromPrefill,
     Landed,
     OpenHandoff,
-    RoomWanted,
     Unpinned,
 )
 from kvtransfer.protocol.decode_links import DecodeLinks, FromSender
@@ -72,7 +72,7 @@ class DecodeEnd:
                     assert isinstance(message, ToPrefill)
                     answer = partial(self.links[link].receive, message)
                     self._timeline.after(self._half_trip_s, answer)
-                case RoomWanted() | Landed() | Dropped():
+                case BlocksWanted() | Landed() | Dropped():
                     self.worker.post(instruction)
                 case _:
                     raise AssertionError(f"{type(instruction).__name__} is not for the decode side")

@@ -41,12 +41,12 @@ from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
+    BlocksGranted,
+    BlocksWanted,
     Closed,
     CommitHandoff,
     LayerReady,
     OpenHandoff,
-    RoomGranted,
-    RoomWanted,
     ToDecodeEngine,
     ToPrefillEngine,
     Unpinned,
@@ -187,9 +187,9 @@ async def _far(config: TransferConfig, size: int, device: torch.device) -> None:
     network = Network.of(SECRET)
 
     def on_inbound(event: ToDecodeEngine) -> None:
-        if isinstance(event, RoomWanted):
+        if isinstance(event, BlocksWanted):
             count = event.open.tokens // BLOCK_TOKENS
-            inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), (0,)))
+            inbound.handle(BlocksGranted(event.key, (list(range(1, 1 + count)),), (0,)))
 
     target = pool(size, 0, device, is_shared=config.kv_transport == "pool")
     inbound = DecodeTransfer(config, "decode", SPEC, target, network, on_inbound)

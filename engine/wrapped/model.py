@@ -34,7 +34,7 @@ class WrappedModel(Generic[Step]):
 
     def weights_bytes(self) -> int:
         packed = [module.linear for module in self._own.modules() if isinstance(module, BackendLinear)]
-        tensors = [*self._own.parameters(), *self._own.buffers(), *(each for one in packed for each in one.held())]
+        tensors = [*self._own.parameters(), *self._own.buffers(), *(each for layer in packed for each in layer.held())]
         return sum({id(each): each.numel() * each.element_size() for each in tensors}.values())
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
@@ -57,7 +57,7 @@ class WrappedModel(Generic[Step]):
         return logits
 
 
-class _Given:
+class _HiddenStatesOutput:
     """The output of a model without its head: hidden states, and None for everything else."""
 
     def __init__(self, hidden: Tensor) -> None:
@@ -70,15 +70,15 @@ class _Given:
         return None
 
 
-class _Passes(nn.Module):
+class _EmbeddingsAsStates(nn.Module):
     """Replaces the model below a head: returns the embeddings that it is given as hidden states."""
 
     @property
-    def decoder(self) -> "_Passes":
+    def decoder(self) -> "_EmbeddingsAsStates":
         return self  # some heads ask for the decoder in the model
 
-    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Given:
-        return _Given(inputs_embeds)
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _HiddenStatesOutput:
+        return _HiddenStatesOutput(inputs_embeds)
 
 
 def _head_of(own: Any, below: str) -> Any:
@@ -87,5 +87,5 @@ def _head_of(own: Any, below: str) -> Any:
     `below` names the model below the head.
     """
     head = copy.copy(own)
-    head._modules = {**own._modules, below: _Passes()}
+    head._modules = {**own._modules, below: _EmbeddingsAsStates()}
     return head

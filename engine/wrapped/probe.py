@@ -75,19 +75,19 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
     Raises `ModelError` if one needs something that paged attention does not have.
     """
     found: list[OwnAttention] = []
-    given: list[Tensor] = []  # keys of each call
+    keys_of_calls: list[Tensor] = []  # keys of each call
     device, longest = model.device, max(own.max_model_len, min(own.positions, MAX_MASK_TOKENS))
 
-    def look(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **asked: Any
+    def record(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **arguments: Any
     ) -> tuple[Tensor, None]:
-        who = f"{own.name}: attention {len(found)} ({type(module).__name__})"
+        label = f"{own.name}: attention {len(found)} ({type(module).__name__})"
         if any(each.module is module for each in found):
-            raise ModelError(f"{who} is called twice in one pass, which is not served")
-        described = _described(who, module, query, key, value, attention_mask, asked)
-        source = next((at for at, earlier in enumerate(given) if earlier.data_ptr() == key.data_ptr()), None)
+            raise ModelError(f"{label} is called twice in one pass, which is not served")
+        described = _described(label, module, query, key, value, attention_mask, arguments)
+        source = next((at for at, earlier in enumerate(keys_of_calls) if earlier.data_ptr() == key.data_ptr()), None)
         found.append(replace(described, source=source))
-        given.append(key)
+        keys_of_calls.append(key)
         return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
 
     def mask(mask_function: Callable[..., Tensor], q_length: int, kv_length: int, **_: Any) -> Tensor:
@@ -97,7 +97,7 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
             made.window = 0 if _window(mask_function, own.max_model_len, device) == 0 else None
         return made
 
-    AttentionInterface.register(PROBE_ATTENTION_NAME, look)
+    AttentionInterface.register(PROBE_ATTENTION_NAME, record)
     AttentionMaskInterface.register(PROBE_ATTENTION_NAME, mask)
     try:
         model.set_attn_implementation(PROBE_ATTENTION_NAME)
@@ -108,14 +108,14 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
     except Exception as error:  # a model's own code may raise anything
         raise ModelError(f"{own.name}: its own code fails on {PROBE_TOKENS} tokens: {sentence_of(error)}") from error
     finally:
-        listed = [*found]
+        attentions = [*found]
         found.clear()  # transformers' registry keeps the function, and must not keep the model
-    if not listed:
+    if not attentions:
         raise ModelError(
             f"{own.name}: {type(model).__name__} computes attention itself, not by transformers' attention interface,"
             " so that KV cannot be paged"
         )
-    return listed
+    return attentions
 
 
 def layers_of(attentions: Sequence[OwnAttention]) -> list[int]:
@@ -125,30 +125,30 @@ def layers_of(attentions: Sequence[OwnAttention]) -> list[int]:
 
 
 def _described(
-    who: str, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, asked: dict[str, Any]
+    label: str, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, arguments: dict[str, Any]
 ) -> OwnAttention:
-    """Returns the attention of one call. Raises `ModelError`, beginning with `who`, if it is not supported."""
-    given = {name for name, wish in asked.items() if wish is not None and wish is not False}
-    unknown = sorted(given - IGNORED_ARGUMENTS - SERVED_ARGUMENTS)
+    """Returns the attention of one call. Raises `ModelError`, beginning with `label`, if it is not supported."""
+    requested = {name for name, wish in arguments.items() if wish is not None and wish is not False}
+    unknown = sorted(requested - IGNORED_ARGUMENTS - SERVED_ARGUMENTS)
     if unknown:
-        raise ModelError(f"{who} asks for {', '.join(unknown)}, which paged attention has not")
+        raise ModelError(f"{label} asks for {', '.join(unknown)}, which paged attention has not")
     window = getattr(mask, "window", None)
-    if window is None or asked.get("is_causal") is False:
-        raise ModelError(f"{who} {_unserved(module, mask)}")
+    if window is None or arguments.get("is_causal") is False:
+        raise ModelError(f"{label} {_unserved(module, mask)}")
     heads, kv_heads, dim = query.shape[1], key.shape[1], query.shape[3]
-    sinks = asked.get("s_aux") if asked.get("s_aux") is not None else asked.get("sinks")
+    sinks = arguments.get("s_aux") if arguments.get("s_aux") is not None else arguments.get("sinks")
     if heads % kv_heads or value.shape[1] != kv_heads or (sinks is not None and tuple(sinks.shape) != (heads,)):
-        raise ModelError(f"{who} has {heads} heads, {kv_heads} of keys and {value.shape[1]} of values")
+        raise ModelError(f"{label} has {heads} heads, {kv_heads} of keys and {value.shape[1]} of values")
     return OwnAttention(
         module=module,
         attention=HeadAttention(
             heads=heads,
             kv_heads=kv_heads,
             head_dim=max(dim, value.shape[3]),
-            scale=float(asked.get("scaling") or dim**-0.5),
+            scale=float(arguments.get("scaling") or dim**-0.5),
             rope=None,
             window=window,
-            softcap=float(asked.get("softcap") or 0.0),
+            softcap=float(arguments.get("softcap") or 0.0),
             sinks=sinks is not None,
         ),
         value_dim=value.shape[3],

@@ -60,7 +60,7 @@ def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
     for text in own.texts[:-1]:
         begins.append(begins[-1] + len(text))
     found = torch.empty_like(own.logits)
-    checks = [_Check(kept) for kept in own.kept]
+    checks = [_Check(recorded) for recorded in own.attentions]
     with torch.inference_mode(), ExitStack() as hooks:
         for check in checks:
             hooks.enter_context(check.forcing())
@@ -72,8 +72,9 @@ def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
     for layer, check in enumerate(checks):
         off, bound = check.distance(), rounding * sqrt(check.largest**2 + 6)
         if not off <= bound:
+            module = type(check.recorded.module).__name__
             raise ModelError(
-                f"{name}: over the KV pool attention {layer} ({type(check.kept.module).__name__}) gives other answers"
+                f"{name}: over the KV pool attention {layer} ({module}) gives other answers"
                 f" than transformers' own: {off:.2g} of their size off, where rounding explains {bound:.2g}"
             )
     expected = own.logits.float()
@@ -118,8 +119,8 @@ def _logits(engine: Engine, works: list[Work]) -> Tensor:
 class _Check:
     """Compares one attention module with its record, and passes the recorded output on."""
 
-    def __init__(self, kept: RecordedAttention) -> None:
-        self.kept = kept
+    def __init__(self, recorded: RecordedAttention) -> None:
+        self.recorded = recorded
         self.rows: list[int] = []  # of the current step
         self.largest = 0.0  # largest score so far
         self._off = self._size = 0.0
@@ -130,7 +131,7 @@ class _Check:
     @contextmanager
     def forcing(self) -> Iterator[None]:
         """Makes the module take and give the recorded values."""
-        module = self.kept.module
+        module = self.recorded.module
         paged = module.paged_attention
 
         def measured(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -149,13 +150,13 @@ class _Check:
             module.paged_attention = paged
 
     def _enter(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        states = self.kept.inputs[self.rows].unsqueeze(0)
+        states = self.recorded.inputs[self.rows].unsqueeze(0)
         if "hidden_states" in kwargs:
             return args, {**kwargs, "hidden_states": states}
         return (states, *args[1:]), kwargs
 
     def _leave(self, _: Any, args: tuple[Any, ...], output: Any) -> Any:
-        expected = self.kept.outputs[self.rows].unsqueeze(0)
+        expected = self.recorded.outputs[self.rows].unsqueeze(0)
         found = output[0] if isinstance(output, tuple) else output
         self._off += float((found.float() - expected.float()).square().sum())
         self._size += float(expected.float().square().sum())

@@ -100,21 +100,21 @@ def down(gated: Tensor, product: Expert, tiles: Tiles, shares: Tensor, *, config
     Returns `[pairs, hidden]`, in the order of pairs.
     """
     assert shares.numel() == len(gated) and shares.dtype == torch.float32 and shares.is_contiguous()
-    given = gated.new_empty((len(gated), product.weight.shape[1]))
-    _launch(gated, product, shares, tiles, given, 1, "silu", config)
-    return given
+    weighted_outputs = gated.new_empty((len(gated), product.weight.shape[1]))
+    _launch(gated, product, shares, tiles, weighted_outputs, 1, "silu", config)
+    return weighted_outputs
 
 
-def summed(given: Tensor, chosen: Tensor, experts: int) -> Tensor:
+def sum_over_experts(weighted_outputs: Tensor, chosen: Tensor, experts: int) -> Tensor:
     """Adds up `[tokens x used, hidden]` over each token's experts, in fp32; returns `[tokens, hidden]`.
 
     Rows of other ranks' experts, whose number in `chosen` `[tokens, used]` is `experts`, count as zeros.
     """
-    (tokens, used), width = chosen.shape, given.shape[1]
-    output = given.new_empty((tokens, width))
+    (tokens, used), width = chosen.shape, weighted_outputs.shape[1]
+    output = weighted_outputs.new_empty((tokens, width))
     if tokens:
         grid = (tokens, tile_count(width, SUM_TILE))
-        _sum_used[grid](given, chosen, output, WIDTH=width, USED=used, EXPERTS=experts, TILE=SUM_TILE)
+        _sum_used[grid](weighted_outputs, chosen, output, WIDTH=width, USED=used, EXPERTS=experts, TILE=SUM_TILE)
     return output
 
 
@@ -198,25 +198,27 @@ def _multiply(
     column = first_column + tl.arange(0, TILE)
     depth = tl.arange(0, DEPTH)
     # Columns behind the last are the first: they are there, and not stored either.
-    mine = (
+    weight_addresses = (
         weights + owner * (OUTPUTS * INPUTS) + (tl.where(column < WIDTH, column, 0) * INPUTS)[None, :] + depth[:, None]
     )
-    here = x + (row * INPUTS)[:, None] + depth[None, :]
+    addresses = x + (row * INPUTS)[:, None] + depth[None, :]
     gate = tl.zeros([ROWS, TILE], tl.float32)
     up = tl.zeros([ROWS, TILE], tl.float32)
     for start in range(0, INPUTS, DEPTH):
         if INPUTS % DEPTH == 0:
-            values = tl.load(here + start)
-            factors = tl.load(mine + start)
+            values = tl.load(addresses + start)
+            factors = tl.load(weight_addresses + start)
         else:
-            values = tl.load(here + start, mask=(start + depth < INPUTS)[None, :], other=0.0)
-            factors = tl.load(mine + start, mask=(start + depth < INPUTS)[:, None], other=0.0)
+            values = tl.load(addresses + start, mask=(start + depth < INPUTS)[None, :], other=0.0)
+            factors = tl.load(weight_addresses + start, mask=(start + depth < INPUTS)[:, None], other=0.0)
         gate = tl.dot(values, factors, gate, input_precision="ieee")
         if GATED:
             if INPUTS % DEPTH == 0:
-                factors = tl.load(mine + (WIDTH * INPUTS + start))
+                factors = tl.load(weight_addresses + (WIDTH * INPUTS + start))
             else:
-                factors = tl.load(mine + (WIDTH * INPUTS + start), mask=(start + depth < INPUTS)[:, None], other=0.0)
+                factors = tl.load(
+                    weight_addresses + (WIDTH * INPUTS + start), mask=(start + depth < INPUTS)[:, None], other=0.0
+                )
             up = tl.dot(values, factors, up, input_precision="ieee")
     bias += owner * OUTPUTS
     store_pairs(gate, up, bias, shares, output, pair[:, None], column[None, :], WIDTH, BIAS, GATED, ACTIVATION)
@@ -225,7 +227,7 @@ def _multiply(
 @launched_directly
 @triton.jit
 def _sum_used(
-    given: tl.tensor,
+    weighted_outputs: tl.tensor,
     chosen: tl.tensor,
     output: tl.tensor,
     WIDTH: tl.constexpr,
@@ -236,9 +238,9 @@ def _sum_used(
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = column < WIDTH
-    here = given + token * (USED * WIDTH) + column
+    addresses = weighted_outputs + token * (USED * WIDTH) + column
     total = tl.zeros([TILE], tl.float32)
     for turn in tl.static_range(USED):
         is_own = tl.load(chosen + token * USED + turn) < EXPERTS
-        total += tl.load(here + turn * WIDTH, mask=inside & is_own, other=0.0).to(tl.float32)
+        total += tl.load(addresses + turn * WIDTH, mask=inside & is_own, other=0.0).to(tl.float32)
     tl.store(output + token * WIDTH + column, total.to(output.dtype.element_ty), mask=inside)

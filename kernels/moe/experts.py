@@ -22,7 +22,7 @@ from kernels.moe.expert_products import (
     down,
     gate_up,
     rows_for,
-    summed,
+    sum_over_experts,
     unsupported,
 )
 from kernels.moe.packed_products import PackedExpert
@@ -81,7 +81,7 @@ def experts(
         given = packed_products.down(between, second, tiles, shares, config=config)
     else:
         given = down(between, second, tiles, shares, config=config)
-    return summed(given, chosen, count)
+    return sum_over_experts(given, chosen, count)
 
 
 def experts_of(product: Expert | PackedExpert) -> int:

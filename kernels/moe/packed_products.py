@@ -69,9 +69,9 @@ def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, 
     Example: gated `[128, 2880]`, a product of MXFP4 weights `[32, 2880, 2880]`, shares `[32, 4]`: `[128, 2880]`.
     """
     assert shares.numel() == len(gated) and shares.dtype == torch.float32 and shares.is_contiguous()
-    given = gated.new_empty((len(gated), product.weight.outputs))
-    _launch(gated, product, shares, tiles, given, 1, "silu", config)
-    return given
+    weighted_outputs = gated.new_empty((len(gated), product.weight.outputs))
+    _launch(gated, product, shares, tiles, weighted_outputs, 1, "silu", config)
+    return weighted_outputs
 
 
 def _default(x: Tensor, rows: int, bits: int = 8) -> Config:
@@ -179,20 +179,20 @@ def _multiply(
     pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     own = x + tl.where(pair >= 0, pair, 0) // USED * INPUTS  # the rows that fill a tile are any, and are not stored
     column = first_column + tl.arange(0, TILE)
-    mine = tl.where(
+    columns = tl.where(
         column < WIDTH, column, 0
     )  # columns behind the last are the first: they are there, and not stored either
     codes += owner * (ALL_RUNS * OUTPUTS * 32)
     scales += owner * (GROUPS * OUTPUTS)
     offsets += owner * (GROUPS * OUTPUTS)
     if KIND == "int4" or KIND == "fp4":
-        there = mine + WIDTH if GATED else mine
+        there = columns + WIDTH if GATED else columns
         gate, up = products(
             own,
             codes,
             scales,
             offsets,
-            mine,
+            columns,
             there,
             0,
             STEPS,
@@ -213,29 +213,29 @@ def _multiply(
         gate = tl.zeros([TILE, ROWS], tl.float32)
         up = tl.zeros([TILE, ROWS], tl.float32)
         # What numbers are made by is loaded one step ahead: of gate, and of up.
-        a, b, c, d = load_terms(scales, offsets, mine, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+        a, b, c, d = load_terms(scales, offsets, columns, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
         e, f, g, h = a, b, c, d
         if GATED:
-            e, f, g, h = load_terms(scales, offsets, mine + WIDTH, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+            e, f, g, h = load_terms(scales, offsets, columns + WIDTH, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
         for step in range(0, STEPS):
             at = step * in_step(RUNS)
             x_tile = load_inputs(own, at, INPUTS, EVEN, RUNS)
-            packed = load_codes(codes, mine, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
+            packed = load_codes(codes, columns, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
             i, j, k, m = a, b, c, d
             if SCALED:
                 at += in_step(RUNS)
-                a, b, c, d = load_terms(scales, offsets, mine, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+                a, b, c, d = load_terms(scales, offsets, columns, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
             gate = add_step(gate, packed, x_tile, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
             if GATED:
-                packed = load_codes(codes, mine + WIDTH, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
+                packed = load_codes(codes, columns + WIDTH, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
                 i, j, k, m = e, f, g, h
                 if SCALED:
-                    there = mine + WIDTH
+                    there = columns + WIDTH
                     e, f, g, h = load_terms(scales, offsets, there, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
                 up = add_step(up, packed, x_tile, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
     if not SCALED:
-        gate *= tl.load(scales + mine).to(tl.float32)[:, None]
+        gate *= tl.load(scales + columns).to(tl.float32)[:, None]
         if GATED:
-            up *= tl.load(scales + mine + WIDTH).to(tl.float32)[:, None]
+            up *= tl.load(scales + columns + WIDTH).to(tl.float32)[:, None]
     bias += owner * OUTPUTS
     store_pairs(gate, up, bias, shares, output, pair[None, :], column[:, None], WIDTH, BIAS, GATED, ACTIVATION)

@@ -36,10 +36,10 @@ def store_pairs(
     ACTIVATION: tl.constexpr,
 ) -> None:
     """Adds biases, gates or multiplies by shares, and stores the rows of pairs."""
-    kept, inside = pair >= 0, column < WIDTH
+    valid, inside = pair >= 0, column < WIDTH
     if BIAS:
         gate += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
         if GATED:
             up += tl.load(bias + WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=kept, other=0.0)
-    tl.store(output + pair * WIDTH + column, found.to(output.dtype.element_ty), mask=kept & inside)
+    found = activate(gate, up, ACTIVATION) if GATED else gate * tl.load(shares + pair, mask=valid, other=0.0)
+    tl.store(output + pair * WIDTH + column, found.to(output.dtype.element_ty), mask=valid & inside)

@@ -164,15 +164,15 @@ def _route(
         found = tl.where(lane == turn, score, found)
         left_experts &= expert != place
 
-    kept = lane < USED
+    valid = lane < USED
     if SCORES == "softmax_of_used":
-        powers = tl.where(kept, tl.exp(found - tl.max(found)), 0.0)
+        powers = tl.where(valid, tl.exp(found - tl.max(found)), 0.0)
         found = powers / tl.sum(powers)
     if NORMALIZED:
-        found = found / (tl.sum(tl.where(kept, found, 0.0)) + MIN_SHARE_SUM)
+        found = found / (tl.sum(tl.where(valid, found, 0.0)) + MIN_SHARE_SUM)
     found = tl.where(tl.max(broken.to(tl.int32)) > 0, float("nan"), found)
-    tl.store(chosen + token * USED + lane, places, mask=kept)
-    tl.store(shares + token * USED + lane, found * scale, mask=kept)
+    tl.store(chosen + token * USED + lane, places, mask=valid)
+    tl.store(shares + token * USED + lane, found * scale, mask=valid)
 
 
 def reference(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:

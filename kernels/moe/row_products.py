@@ -73,9 +73,9 @@ def down(
     """
     pairs = rows.values.shape[0]
     assert shares.numel() == pairs and shares.dtype == torch.float32 and shares.is_contiguous()
-    given = rows.scales.new_empty((pairs, product.weight.outputs), dtype=dtype)
-    _launch(rows, product, shares, tiles, given, 1, "silu", config)
-    return given
+    weighted_outputs = rows.scales.new_empty((pairs, product.weight.outputs), dtype=dtype)
+    _launch(rows, product, shares, tiles, weighted_outputs, 1, "silu", config)
+    return weighted_outputs
 
 
 def _launch(
@@ -174,11 +174,11 @@ def _multiply(
     pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     row = tl.where(pair >= 0, pair, 0) // USED  # padding rows of a tile read any row, and are not stored
     column = first_column + tl.arange(0, TILE)
-    mine = tl.where(column < WIDTH, column, 0)  # columns behind the last are the first, and are not stored either
+    columns = tl.where(column < WIDTH, column, 0)  # columns behind the last are the first, and are not stored either
     byte, outputs = tl.arange(0, STEP), tl.zeros([], tl.int64) + OUTPUTS
     values = x + (row * (ALL_RUNS * RUN_BYTES))[:, None] + byte[None, :]
-    here = codes + owner * (ALL_RUNS * OUTPUTS * RUN_BYTES) + (mine * RUN_BYTES)[None, :]
-    here += (byte // RUN_BYTES * (OUTPUTS * RUN_BYTES) + byte % RUN_BYTES)[:, None]
+    addresses = codes + owner * (ALL_RUNS * OUTPUTS * RUN_BYTES) + (columns * RUN_BYTES)[None, :]
+    addresses += (byte // RUN_BYTES * (OUTPUTS * RUN_BYTES) + byte % RUN_BYTES)[:, None]
     scales += owner * (GROUPS * OUTPUTS)
     row_scales += row
     gate = tl.zeros([ROWS, TILE], SUM)
@@ -189,16 +189,16 @@ def _multiply(
         next_row_scale, next_scale = tl.load(row_scales), tl.load(scales + first_column).to(tl.float32)
         next_other = tl.load(scales + (OUTPUTS - WIDTH) + first_column).to(tl.float32)
     for step in range(0, (ALL_RUNS + RUNS - 1) // RUNS):
-        codes_there = here + step * RUNS * (outputs * RUN_BYTES)
+        codes_there = addresses + step * RUNS * (outputs * RUN_BYTES)
         there = step * RUNS + byte // RUN_BYTES < ALL_RUNS
         if EVEN:
             left, right = tl.load(values + step * STEP), tl.load(codes_there)
         else:
             left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
             right = tl.load(codes_there, mask=there[:, None], other=0.0)
-        scale, other = 1.0, 1.0
+        scale, up_scale = 1.0, 1.0
         if SHARED:
-            scale, other = (next_row_scale * next_scale)[:, None], (next_row_scale * next_other)[:, None]
+            scale, up_scale = (next_row_scale * next_scale)[:, None], (next_row_scale * next_other)[:, None]
             group = tl.minimum((step + 1) * STEP // IN_GROUP, GROUPS - 1)
             next_row_scale = tl.load(row_scales + group * count.to(tl.int64))
             next_scale = tl.load(scales + group * OUTPUTS + first_column).to(tl.float32)
@@ -207,21 +207,21 @@ def _multiply(
         elif GROUPED:
             group = step * STEP // IN_GROUP
             row_scale = tl.load(row_scales + group * count.to(tl.int64))[:, None]
-            scale = row_scale * tl.load(scales + group * OUTPUTS + mine).to(tl.float32)[None, :]
+            scale = row_scale * tl.load(scales + group * OUTPUTS + columns).to(tl.float32)[None, :]
             if GATED:
-                other = row_scale * tl.load(scales + (group * OUTPUTS + WIDTH) + mine).to(tl.float32)[None, :]
+                up_scale = row_scale * tl.load(scales + (group * OUTPUTS + WIDTH) + columns).to(tl.float32)[None, :]
         gate = add_product(gate, left, right, scale, KIND, GROUPED)
         if GATED:
             if EVEN:
                 right = tl.load(codes_there + WIDTH * RUN_BYTES)
             else:
                 right = tl.load(codes_there + WIDTH * RUN_BYTES, mask=there[:, None], other=0.0)
-            up = add_product(up, left, right, other, KIND, GROUPED)
+            up = add_product(up, left, right, up_scale, KIND, GROUPED)
     found, gated = gate.to(tl.float32), up.to(tl.float32)
     if not GROUPED:
         scale_of_rows = tl.load(row_scales)[:, None]
-        found *= scale_of_rows * tl.load(scales + mine).to(tl.float32)[None, :]
+        found *= scale_of_rows * tl.load(scales + columns).to(tl.float32)[None, :]
         if GATED:
-            gated *= scale_of_rows * tl.load(scales + WIDTH + mine).to(tl.float32)[None, :]
+            gated *= scale_of_rows * tl.load(scales + WIDTH + columns).to(tl.float32)[None, :]
     bias += owner * OUTPUTS
     store_pairs(found, gated, bias, shares, output, pair[:, None], column[None, :], WIDTH, BIAS, GATED, ACTIVATION)

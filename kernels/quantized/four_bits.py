@@ -48,7 +48,7 @@ def loads_ahead(rows: int, device: torch.device) -> bool:
 
 
 @triton.constexpr_function
-def pieces(kind: str, plane: int, place: int) -> list[tuple[int, int]]:
+def bit_moves(kind: str, plane: int, place: int) -> list[tuple[int, int]]:
     """Returns shifts to the left and masks that move a plane's codes to `place`, and the sign of fp4 to bit 15."""
     targets = [place, place + 1, place + 2, place + 3 if kind == "int4" else 15]
     masks: dict[int, int] = {}
@@ -70,7 +70,7 @@ def conversion(kind: str, plane: int, short: bool, zeros: bool = False) -> str:
         place, start = 9 if short else 6, 0
         factor, term = 0x74007400 if short else 0x7E807E80, 0x80008000
     made, last = f"mov.b32 a, {start:#x};", "$2" if zeros else f"{term:#x}"
-    for left, mask in pieces(kind, plane, place):
+    for left, mask in bit_moves(kind, plane, place):
         made += f"{'shl' if left >= 0 else 'shr'}.b32 b, $1, {abs(left)}; lop3.b32 a, b, {mask * 0x10001:#x}, a, 0xea;"
     made += f"mov.b32 b, {factor:#x}; mov.b32 c, {last}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
     return "{.reg .b32 a, b, c;" + made + "}"
@@ -144,11 +144,11 @@ def load_plane(
     """
     word = tl.arange(0, RUNS * WORDS)
     place = first + word // 32 * 128 + PLANE * 32 + word % 32
-    here = x[None, :] + place[:, None]
+    addresses = x[None, :] + place[:, None]
     if EVEN:
-        return tl.load(here)
+        return tl.load(addresses)
     else:
-        return tl.load(here, mask=(place < inputs)[:, None], other=0.0)
+        return tl.load(addresses, mask=(place < inputs)[:, None], other=0.0)
 
 
 @triton.jit
@@ -257,8 +257,8 @@ def products(
     codes: tl.tensor,
     scales: tl.tensor,
     offsets: tl.tensor,
-    mine: tl.tensor,
-    other: tl.tensor,
+    columns: tl.tensor,
+    other_columns: tl.tensor,
     first: tl.tensor,
     end: tl.tensor,
     inputs: tl.tensor,
@@ -280,35 +280,35 @@ def products(
     codes. Scales are loaded a step ahead if `AHEAD` (`loads_ahead`).
     """
     STEP: tl.constexpr = inputs_of_step(RUNS)
-    total = tl.zeros([mine.shape[0], x.shape[0]], tl.float32)
+    total = tl.zeros([columns.shape[0], x.shape[0]], tl.float32)
     total_other = total
-    a = load_terms(scales, mine, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+    a = load_terms(scales, columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
     b, c, d = a, a, a
     if OFFSETS:
-        b = load_terms(offsets, mine, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+        b = load_terms(offsets, columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
     if TWO:
-        c = load_terms(scales, other, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+        c = load_terms(scales, other_columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
         if OFFSETS:
-            d = load_terms(offsets, other, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+            d = load_terms(offsets, other_columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
     for step in range(first, end):
-        at = step * STEP
-        words = load_words(codes, mine, step * RUNS, outputs, runs, RUNS)
-        planes = load_planes(x, at, inputs, EVEN, RUNS)
+        first_input = step * STEP
+        words = load_words(codes, columns, step * RUNS, outputs, runs, RUNS)
+        planes = load_planes(x, first_input, inputs, EVEN, RUNS)
         scale, offset, other_scale, other_offset = a, b, c, d
         if SCALED:
-            there = tl.minimum(step + 1, end - 1) * STEP if AHEAD else at
-            a = load_terms(scales, mine, there, outputs, groups, GROUP, EVEN, RUNS)
+            next_input = tl.minimum(step + 1, end - 1) * STEP if AHEAD else first_input
+            a = load_terms(scales, columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
             if OFFSETS:
-                b = load_terms(offsets, mine, there, outputs, groups, GROUP, EVEN, RUNS)
+                b = load_terms(offsets, columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
             if TWO:
-                c = load_terms(scales, other, there, outputs, groups, GROUP, EVEN, RUNS)
+                c = load_terms(scales, other_columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
                 if OFFSETS:
-                    d = load_terms(offsets, other, there, outputs, groups, GROUP, EVEN, RUNS)
+                    d = load_terms(offsets, other_columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
             if not AHEAD:
                 scale, offset, other_scale, other_offset = a, b, c, d
         total = add_planes(total, words, planes, scale, offset, KIND, GROUP, SCALED, OFFSETS, RUNS)
         if TWO:
-            words = load_words(codes, other, step * RUNS, outputs, runs, RUNS)
+            words = load_words(codes, other_columns, step * RUNS, outputs, runs, RUNS)
             total_other = add_planes(
                 total_other, words, planes, other_scale, other_offset, KIND, GROUP, SCALED, OFFSETS, RUNS
             )

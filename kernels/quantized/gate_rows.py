@@ -73,9 +73,9 @@ def _gate_rows(
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, TILE)
     inside = column < WIDTH
-    here = gate_up + row * (2 * WIDTH) + column
-    first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(here + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    addresses = gate_up + row * (2 * WIDTH) + column
+    first = tl.load(addresses, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(addresses + WIDTH, mask=inside, other=0.0).to(tl.float32)
     found = activate(first, second, ACTIVATION).to(gate_up.dtype.element_ty).to(tl.float32)
     store_row(found, values, scales, row, rows, WIDTH, TILE, GROUP, KIND)
 

@@ -146,8 +146,8 @@ def scales_of_tile(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Returns keys' scales times `key_unit`, base 2 logarithms of values' scales, and the inverses of these scales."""
     of_value = tl.arange(0, COPIES)[None, :] == 1
-    here = place[:, None] + tl.where(of_value, TO_VALUES, 0)
-    found = tl.load(here, mask=known[:, None], other=1.0).to(tl.float32)
+    addresses = place[:, None] + tl.where(of_value, TO_VALUES, 0)
+    found = tl.load(addresses, mask=known[:, None], other=1.0).to(tl.float32)
     logs = log2(found * unit_of(FORMAT))
     logs = tl.where(logs < LOWEST_LOG, LOWEST_LOG, logs)  # NaN stays
     logs = tl.sum(tl.where(of_value, logs, 0.0), 1)

@@ -92,7 +92,7 @@ def product(
     Example: x `[32, 4096]`, weight int4 `[6144, 4096]` in groups of 32: output `[32, 6144]`.
     """
     rows, inputs = x.shape
-    outputs, whole = weight.outputs, weight.by_output
+    outputs, by_output = weight.outputs, weight.by_output
     y = x.new_empty((rows, outputs)) if output is None else output
     assert inputs == weight.inputs and x.is_contiguous() and not unsupported(x.dtype) and weight.codes.dim() == 3
     assert y.shape == (rows, outputs) and y.stride(1) == 1 and y.dtype == x.dtype
@@ -104,12 +104,12 @@ def product(
     runs = len(weight.codes)
     in_runs = weight.runs_of_step(options.pop("RUNS"))
     steps, tiles = tile_count(runs, in_runs), tile_count(outputs, options["TILE"])
-    cut = parts or (parts_of(steps, tiles, x.device) if rows <= MAX_SPLIT_K_ROWS else 1)
-    length = tile_count(steps, cut)
-    cut = tile_count(steps, length)
-    sums = y if cut == 1 else x.new_empty((cut, rows, outputs), dtype=torch.float32)
+    splits = parts or (parts_of(steps, tiles, x.device) if rows <= MAX_SPLIT_K_ROWS else 1)
+    length = tile_count(steps, splits)
+    splits = tile_count(steps, length)
+    sums = y if splits == 1 else x.new_empty((splits, rows, outputs), dtype=torch.float32)
     offsets = weight.offsets
-    _multiply[tiles * tile_count(rows, tile), cut](
+    _multiply[tiles * tile_count(rows, tile), splits](
         x,
         weight.codes,
         weight.scales,
@@ -125,18 +125,18 @@ def product(
         length,
         KIND=weight.kind,
         GROUP=weight.even_group,
-        SCALED=not whole,
+        SCALED=not by_output,
         OFFSETS=offsets is not None,
         EVEN=inputs % (in_runs * weight.in_run) == 0,
-        BIAS=bias is not None and cut == 1,
-        CUT=cut > 1,
+        BIAS=bias is not None and splits == 1,
+        SPLIT=splits > 1,
         ROWS=tile,
         RUNS=in_runs,
         AHEAD=loads_ahead(tile, x.device),
-        AT_ONCE=NEIGHBOUR_ROW_TILES,
+        GROUP_TILES=NEIGHBOUR_ROW_TILES,
         **options,
     )
-    if cut > 1:
+    if splits > 1:
         _join[rows, tile_count(outputs, JOIN_TILE)](
             sums,
             weight.scales,
@@ -145,8 +145,8 @@ def product(
             rows,
             outputs,
             y.stride(0),
-            cut,
-            SCALED=whole,
+            splits,
+            SCALED=by_output,
             BIAS=bias is not None,
             TILE=JOIN_TILE,
         )
@@ -202,37 +202,37 @@ def _multiply(
     OFFSETS: tl.constexpr,
     EVEN: tl.constexpr,
     BIAS: tl.constexpr,
-    CUT: tl.constexpr,
+    SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     RUNS: tl.constexpr,
     AHEAD: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    GROUP_TILES: tl.constexpr,
 ) -> None:
-    columns = tl.cdiv(outputs, TILE)
+    column_tiles = tl.cdiv(outputs, TILE)
     width = tl.zeros([], tl.int64) + outputs
     program, part = tl.program_id(0), tl.program_id(1)
     # In groups of tiles of rows; in a group the outputs of all its tiles, then the next outputs.
-    first_tile = program // (AT_ONCE * columns) * AT_ONCE
-    together = tl.minimum(tl.cdiv(rows, ROWS) - first_tile, AT_ONCE)
-    place = program % (AT_ONCE * columns)
-    row = (first_tile + place % together) * ROWS + tl.arange(0, ROWS)
-    kept = row < rows
-    output = place // together * TILE + tl.arange(0, TILE)
+    first_tile = program // (GROUP_TILES * column_tiles) * GROUP_TILES
+    tiles_in_group = tl.minimum(tl.cdiv(rows, ROWS) - first_tile, GROUP_TILES)
+    place_in_group = program % (GROUP_TILES * column_tiles)
+    row = (first_tile + place_in_group % tiles_in_group) * ROWS + tl.arange(0, ROWS)
+    valid = row < rows
+    output = place_in_group // tiles_in_group * TILE + tl.arange(0, TILE)
     inside = output < outputs
-    mine = tl.where(inside, output, 0)  # outputs behind the last are the first: they are there, and not stored
-    own = x + tl.where(kept, row, 0).to(tl.int64) * inputs
+    columns = tl.where(inside, output, 0)  # outputs behind the last are the first: they are there, and not stored
+    x_rows = x + tl.where(valid, row, 0).to(tl.int64) * inputs
 
     first = part * length
     end = tl.minimum(first + length, tl.cdiv(runs, RUNS))
     if KIND == "int4" or KIND == "fp4":
         total, _ = products(
-            own,
+            x_rows,
             codes,
             scales,
             offsets,
-            mine,
-            mine,
+            columns,
+            columns,
             first,
             end,
             inputs,
@@ -250,23 +250,25 @@ def _multiply(
         )
     else:
         total = tl.zeros([TILE, ROWS], tl.float32)
-        scale, a, b, c = load_terms(scales, offsets, mine, first * in_step(RUNS), width, groups, GROUP, OFFSETS, RUNS)
+        scale, a, b, c = load_terms(
+            scales, offsets, columns, first * in_step(RUNS), width, groups, GROUP, OFFSETS, RUNS
+        )
         for step in range(first, end):
-            tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
+            tile = load_codes(codes, columns, step * RUNS, width, runs, EVEN, RUNS)
             at = step * in_step(RUNS)
-            x_tile = load_inputs(own, at, inputs, EVEN, RUNS)
-            now, d, e, f = scale, a, b, c
+            x_tile = load_inputs(x_rows, at, inputs, EVEN, RUNS)
+            step_scale, d, e, f = scale, a, b, c
             if SCALED:
                 at += in_step(RUNS)
-                scale, a, b, c = load_terms(scales, offsets, mine, at, width, groups, GROUP, OFFSETS, RUNS)
-            total = add_step(total, tile, x_tile, now, d, e, f, KIND, GROUP, SCALED, OFFSETS, RUNS)
+                scale, a, b, c = load_terms(scales, offsets, columns, at, width, groups, GROUP, OFFSETS, RUNS)
+            total = add_step(total, tile, x_tile, step_scale, d, e, f, KIND, GROUP, SCALED, OFFSETS, RUNS)
 
-    if not SCALED and not CUT:
-        total *= tl.load(scales + mine).to(tl.float32)[:, None]
+    if not SCALED and not SPLIT:
+        total *= tl.load(scales + columns).to(tl.float32)[:, None]
     if BIAS:
-        total += tl.load(bias + mine).to(tl.float32)[:, None]
+        total += tl.load(bias + columns).to(tl.float32)[:, None]
     target = y + (part.to(tl.int64) * rows + row[None, :]) * stride + output[:, None]
-    tl.store(target, total.to(y.dtype.element_ty), mask=kept[None, :] & inside[:, None])
+    tl.store(target, total.to(y.dtype.element_ty), mask=valid[None, :] & inside[:, None])
 
 
 @launched_directly

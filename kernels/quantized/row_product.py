@@ -106,7 +106,7 @@ def row_product(
         EVEN=runs % in_runs == 0,
         BIAS=bias is not None,
         RUNS=in_runs,
-        AT_ONCE=NEIGHBOUR_ROW_TILES,
+        GROUP_TILES=NEIGHBOUR_ROW_TILES,
         **options,
     )
     return output
@@ -142,62 +142,64 @@ def _multiply(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     RUNS: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    GROUP_TILES: tl.constexpr,
 ) -> None:
     STEP: tl.constexpr = RUNS * RUN_BYTES
     SUM: tl.constexpr = tl.int32 if KIND == "int8" and not GROUPED else tl.float32
-    columns = tl.cdiv(outputs, TILE)
+    column_tiles = tl.cdiv(outputs, TILE)
     width = tl.zeros([], tl.int64) + outputs
     program = tl.program_id(0)
     # In groups of tiles of rows; in a group the outputs of all its tiles, then the next outputs.
-    first_tile = program // (AT_ONCE * columns) * AT_ONCE
-    together = tl.minimum(tl.cdiv(rows, ROWS) - first_tile, AT_ONCE)
-    place = program % (AT_ONCE * columns)
-    row = (first_tile + place % together) * ROWS + tl.arange(0, ROWS)
-    kept = row < rows
-    output = place // together * TILE + tl.arange(0, TILE)
+    first_tile = program // (GROUP_TILES * column_tiles) * GROUP_TILES
+    tiles_in_group = tl.minimum(tl.cdiv(rows, ROWS) - first_tile, GROUP_TILES)
+    place_in_group = program % (GROUP_TILES * column_tiles)
+    row = (first_tile + place_in_group % tiles_in_group) * ROWS + tl.arange(0, ROWS)
+    valid = row < rows
+    output = place_in_group // tiles_in_group * TILE + tl.arange(0, TILE)
     inside = output < outputs
     # Rows and outputs behind the last are the first: they are there, and not stored.
-    own, mine = tl.where(kept, row, 0), tl.where(inside, output, 0)
+    x_rows, columns = tl.where(valid, row, 0), tl.where(inside, output, 0)
 
     byte = tl.arange(0, STEP)
-    values = x + (own.to(tl.int64) * (runs * RUN_BYTES))[:, None] + byte[None, :]
-    begin = codes + (byte // RUN_BYTES * (width * RUN_BYTES) + byte % RUN_BYTES)[:, None] + (mine * RUN_BYTES)[None, :]
+    values = x + (x_rows.to(tl.int64) * (runs * RUN_BYTES))[:, None] + byte[None, :]
+    begin = (
+        codes + (byte // RUN_BYTES * (width * RUN_BYTES) + byte % RUN_BYTES)[:, None] + (columns * RUN_BYTES)[None, :]
+    )
     total = tl.zeros([ROWS, TILE], SUM)
     # Scales are loaded a step ahead where a tile has a single scale of weights: registers have room for that one.
     next_row_scale, next_scale = row_scales, scales
     if SHARED:
-        scales += place // together * TILE
-        next_row_scale, next_scale = tl.load(row_scales + own), tl.load(scales).to(tl.float32)
+        scales += place_in_group // tiles_in_group * TILE
+        next_row_scale, next_scale = tl.load(row_scales + x_rows), tl.load(scales).to(tl.float32)
     for step in range(tl.cdiv(runs, RUNS)):
-        here = begin + step * RUNS * (width * RUN_BYTES)
+        addresses = begin + step * RUNS * (width * RUN_BYTES)
         if EVEN:
-            left, right = tl.load(values + step * STEP), tl.load(here)
+            left, right = tl.load(values + step * STEP), tl.load(addresses)
         else:
             there = step * RUNS + byte // RUN_BYTES < runs
             left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
-            right = tl.load(here, mask=there[:, None], other=0.0)
+            right = tl.load(addresses, mask=there[:, None], other=0.0)
         if SHARED:
             factor = next_row_scale * next_scale
             group = tl.minimum((step + 1) * STEP, (runs - 1) * RUN_BYTES) // GROUP
-            next_row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
+            next_row_scale = tl.load(row_scales + group * rows.to(tl.int64) + x_rows)
             next_scale = tl.load(scales + group * width).to(tl.float32)
             total = add_product(total, left, right, factor[:, None], KIND, GROUPED)
         elif GROUPED:
             group = (step * STEP) // GROUP
-            row_scale = tl.load(row_scales + group * rows.to(tl.int64) + own)
-            scale = tl.load(scales + group * width + mine).to(tl.float32)
+            row_scale = tl.load(row_scales + group * rows.to(tl.int64) + x_rows)
+            scale = tl.load(scales + group * width + columns).to(tl.float32)
             total = add_product(total, left, right, row_scale[:, None] * scale[None, :], KIND, GROUPED)
         else:
             total = add_product(total, left, right, 1.0, KIND, GROUPED)
 
     found = total.to(tl.float32)
     if not GROUPED:
-        found *= tl.load(row_scales + own)[:, None] * tl.load(scales + mine).to(tl.float32)[None, :]
+        found *= tl.load(row_scales + x_rows)[:, None] * tl.load(scales + columns).to(tl.float32)[None, :]
     if BIAS:
-        found += tl.load(bias + mine).to(tl.float32)[None, :]
+        found += tl.load(bias + columns).to(tl.float32)[None, :]
     target = y + row.to(tl.int64)[:, None] * stride + output[None, :]
-    tl.store(target, found.to(y.dtype.element_ty), mask=kept[:, None] & inside[None, :])
+    tl.store(target, found.to(y.dtype.element_ty), mask=valid[:, None] & inside[None, :])
 
 
 @triton.jit

@@ -121,22 +121,22 @@ def load_codes(
     byte = tl.arange(0, RUNS * RUN_BYTES)
     own = byte // RUN_BYTES
     begin = codes + run * (outputs * RUN_BYTES)
-    here = begin + (own * (outputs * RUN_BYTES) + byte % RUN_BYTES)[None, :] + (output * RUN_BYTES)[:, None]
+    addresses = begin + (own * (outputs * RUN_BYTES) + byte % RUN_BYTES)[None, :] + (output * RUN_BYTES)[:, None]
     if EVEN:
-        return tl.load(here)
+        return tl.load(addresses)
     else:
-        return tl.load(here, mask=(run + own < runs)[None, :], other=0)
+        return tl.load(addresses, mask=(run + own < runs)[None, :], other=0)
 
 
 @triton.jit
 def load_inputs(x: tl.tensor, first: tl.tensor, inputs: tl.tensor, EVEN: tl.constexpr, RUNS: tl.constexpr) -> tl.tensor:
     """Loads what a step's codes are multiplied by, `[32 RUNS, ROWS]`; `x` `[ROWS]` points to rows' first inputs."""
     place = first + tl.arange(0, RUNS * RUN_BYTES)
-    here = x[None, :] + place[:, None]
+    addresses = x[None, :] + place[:, None]
     if EVEN:
-        return tl.load(here)
+        return tl.load(addresses)
     else:
-        return tl.load(here, mask=(place < inputs)[:, None], other=0.0)
+        return tl.load(addresses, mask=(place < inputs)[:, None], other=0.0)
 
 
 @triton.jit

@@ -373,10 +373,10 @@ def reference(logits: Tensor, settings: SampleSettings) -> Tensor:
     scores = logits[rows].float() / torch.where(temperature > 0, temperature, 1.0)[:, None]
     ordered = scores.sort(descending=True).values
     ranks = torch.arange(vocab, device=logits.device)
-    kept = ranks < torch.where((top_k > 0) & (top_k < vocab), top_k, vocab)[:, None]
-    shares = (ordered - ordered[:, :1]).double().exp().masked_fill(~kept, 0.0)
+    valid = ranks < torch.where((top_k > 0) & (top_k < vocab), top_k, vocab)[:, None]
+    shares = (ordered - ordered[:, :1]).double().exp().masked_fill(~valid, 0.0)
     before = shares.cumsum(-1) - shares
-    kept &= (before < (top_p.double() * shares.sum(-1))[:, None]) | (top_p >= 1)[:, None] | (ranks == 0)
-    cut = ordered.gather(1, kept.sum(-1, keepdim=True) - 1).squeeze(1)
+    valid &= (before < (top_p.double() * shares.sum(-1))[:, None]) | (top_p >= 1)[:, None] | (ranks == 0)
+    cut = ordered.gather(1, valid.sum(-1, keepdim=True) - 1).squeeze(1)
     floor = torch.maximum(cut, ordered[:, 0] + min_p_reach)
     return torch.where(temperature > 0, floor, -torch.inf)

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from contracts.messages.handoff import Abort, Aborted, Commit, Layer, Open, Remind
-from kvtransfer.events import HandoffOver, RoomGranted, RoomRefused
+from kvtransfer.events import BlocksGranted, BlocksRefused, HandoffOver
 
 
 class LayerArrived(Struct, frozen=True):
@@ -34,7 +34,7 @@ class WriterGone(Struct, frozen=True):
     """The sender cannot write into the pool any more: its process has ended, or has let go of the memory."""
 
 
-FromWorker = RoomGranted | RoomRefused | HandoffOver  # engine events that name their handoff
+FromWorker = BlocksGranted | BlocksRefused | HandoffOver  # engine events that name their handoff
 
 OfLink = SenderDead | WriterCame | WriterGone
 DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | OfLink

@@ -25,7 +25,7 @@ from contracts.messages.handoff import (
 )
 from infra.config.transfer import TransferConfig
 from kvtransfer.digest import HandoffDigest
-from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.events import BlocksGranted, BlocksRefused, BlocksWanted, Dropped, HandoffOver, Landed
 from kvtransfer.handoff import HandoffKey, branches_fit, handoff_blocks
 from kvtransfer.protocol.decode_events import (
     DecodeHandoffEvent,
@@ -86,7 +86,7 @@ class DecodeHandoff:
         self.size = 0  # payload bytes landed
         self.landed = 0  # payloads landed
         self._arrived = 0  # payloads taken, landed or landing
-        self._granted = RoomGranted(key, (), ())
+        self._granted = BlocksGranted(key, (), ())
         self._peer_held: list[int] = []
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
@@ -98,7 +98,7 @@ class DecodeHandoff:
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
         """Requests blocks from the engine, for the samples that are not dead yet."""
-        return [RoomWanted(self.key, self.open, samples)]
+        return [BlocksWanted(self.key, self.open, samples)]
 
     def handle(self, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
         """Takes an event. Raises `IllegalMove` for a grant that does not fit, or for a second grant."""
@@ -107,9 +107,9 @@ class DecodeHandoff:
         match event, self.state:
             case ((Open() | Remind()), State.WAITING):
                 return [self._message(Waiting)]  # after it repetitions carry no tokens
-            case RoomGranted(), State.WAITING:
+            case BlocksGranted(), State.WAITING:
                 return self._grant(event)
-            case RoomRefused(), State.WAITING:
+            case BlocksRefused(), State.WAITING:
                 self.state = State.ENDED
                 return [self._refused(event)]
             case ((Open() | Remind()), State.GRANTED):
@@ -124,7 +124,7 @@ class DecodeHandoff:
                 self.sender_writes = False
                 answer = [self._message(Aborted)] if isinstance(event, Abort) else []
                 return [*answer, *self._end(self._end_reason)]
-            case ((HandoffOver() | RoomRefused() | SenderDead()), State.QUARANTINED):
+            case ((HandoffOver() | BlocksRefused() | SenderDead()), State.QUARANTINED):
                 return []
             case WriterGone(), _:
                 self.sender_writes = False
@@ -159,9 +159,9 @@ class DecodeHandoff:
                 return self._fail("commit_before_grant")
             case LayerArrived(), State.WAITING:
                 return self._fail("layer_before_grant")
-            case RoomRefused(), State.GRANTED | State.VERIFYING:  # the engine stops, and withdraws its grant
+            case BlocksRefused(), State.GRANTED | State.VERIFYING:  # the engine stops, and withdraws its grant
                 return self._fail(event.reason)
-            case RoomGranted(), State.GRANTED | State.VERIFYING | State.OWNED:
+            case BlocksGranted(), State.GRANTED | State.VERIFYING | State.OWNED:
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.key}")
             case PayloadLanded(), _:
                 return []  # it ended while the payload was landing
@@ -197,7 +197,7 @@ class DecodeHandoff:
         due = min(self.deadline, self.heard + self._config.silence)
         return min(due, self._verify_by) if self.state is State.VERIFYING else due
 
-    def _grant(self, granted: RoomGranted) -> list[Instruction]:
+    def _grant(self, granted: BlocksGranted) -> list[Instruction]:
         fits = len(granted.blocks) == len(granted.held) == len(self.blocks) and all(
             len(table) >= needed.stop >= held >= needed.start
             for table, needed, held in zip(granted.blocks, self.blocks, granted.held, strict=True)
@@ -302,7 +302,7 @@ class DecodeHandoff:
         blocks = self._granted.blocks if self.sender_writes and not self._converts else ()
         return Send(Grant(**self._envelope, held=self._peer_held, limit=self.window.limit, blocks=blocks), self.link)
 
-    def _refused(self, event: RoomRefused) -> Send:
+    def _refused(self, event: BlocksRefused) -> Send:
         refused = Refused(**self._envelope, reason=event.reason, message=event.message, retryable=event.retryable)
         return Send(refused, self.link)
 

@@ -14,7 +14,7 @@ from contracts.messages.handoff import Branch, Grant, Layer, Remind, decode_to_d
 from contracts.messages.wire import Addressed, encode
 from infra.config.transfer import TransferConfig
 from kvtransfer.digest import PayloadPlace, payload_digest
-from kvtransfer.events import Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
+from kvtransfer.events import BlocksGranted, BlocksWanted, Closed, Dropped, Landed, LayerReady, Unpinned
 from kvtransfer.handoff import HandoffKey, handoff_blocks
 from kvtransfer.protocol.decode_handoff import DecodeHandoffState
 from kvtransfer.protocol.decode_links import DecodeLinks
@@ -162,7 +162,7 @@ class HandoffEnds:
         self.target_blocks[key] = blocks
         starts = [each.start for each in self.needed[key.handoff]]
         tables = tuple([[0] * start + blocks[start:] for start in starts])
-        self.receiver_does(self.receivers.handle(RoomGranted(key, tables, held), self.now))
+        self.receiver_does(self.receivers.handle(BlocksGranted(key, tables, held), self.now))
 
     def writer_comes(self) -> None:
         """Gives the sender the memory of the pool, if the life that it knows is still there."""
@@ -271,7 +271,7 @@ class HandoffEnds:
                     if isinstance(message, Grant):
                         assert tuple(message.held) == self.held[message.handoff], "each repetition holds the same"
                     self.back.append(encode(message))
-                case RoomWanted(key, wanted):
+                case BlocksWanted(key, wanted):
                     assert wanted.receiver == self.decode, "it was meant for another life"
                     self.wanted.append(key)
                     self.heard.add(key)

@@ -16,7 +16,7 @@ import msgspec
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from kvtransfer.digest import copy_and_digest
-from kvtransfer.events import Closed, HandoffOver, Landed, RoomWanted
+from kvtransfer.events import BlocksWanted, Closed, HandoffOver, Landed
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.decode_handoff import DecodeHandoffState
 from kvtransfer.transports.pool.channel import PoolChannel
@@ -57,7 +57,7 @@ class LoneEnd(Pair):
             case "granted":
                 await until(lambda: not self.asking(), "no Grant comes")
             case "asked":
-                await until(lambda: self.of(RoomWanted), "no Open comes")
+                await until(lambda: self.of(BlocksWanted), "no Open comes")
             case "compute":
                 self.compute(number)
                 sender = next(link.side.handoffs[number] for link in self.outbound._links.values())

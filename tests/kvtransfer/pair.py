@@ -14,13 +14,13 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
+    BlocksGranted,
+    BlocksWanted,
     CommitHandoff,
     Dropped,
     Landed,
     LayerReady,
     OpenHandoff,
-    RoomGranted,
-    RoomWanted,
     ToDecodeEngine,
     ToPrefillEngine,
     Unpinned,
@@ -100,12 +100,12 @@ class Pair:
     def on_inbound(self, event: ToDecodeEngine) -> None:
         self.in_events.append(event)
         match event:
-            case RoomWanted(key, wanted) if self.granting:
+            case BlocksWanted(key, wanted) if self.granting:
                 blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-wanted.tokens // 16))]
                 held, source = blocks[: self.held], self.blocks[key.handoff][: self.held]
                 for place, array in self.target.arrays.items():
                     array[held] = self.source.arrays[place][source]
-                self.inbound.handle(RoomGranted(key, (blocks,), (len(held),)))
+                self.inbound.handle(BlocksGranted(key, (blocks,), (len(held),)))
             case Dropped(key):
                 self.free += self.reserved.pop(key, [])
 

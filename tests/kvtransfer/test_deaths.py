@@ -4,11 +4,11 @@ import pytest
 
 from kvtransfer.events import (
     AbortHandoff,
+    BlocksWanted,
     Closed,
     Dropped,
     Landed,
     LayerReady,
-    RoomWanted,
 )
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.decode_handoff import DecodeHandoffState
@@ -27,7 +27,7 @@ async def test_a_sender_that_is_killed_in_any_state_frees_the_receiver(way: Way,
         if state == "COMMITTED":
             Meddler(link, {5: drop})  # its Commit cannot be accepted
         both.open(1, BLOCKS_OF_TWO_PAYLOADS)
-        await until(lambda: both.of(RoomWanted)[1:], "the Open does not arrive")
+        await until(lambda: both.of(BlocksWanted)[1:], "the Open does not arrive")
         sender = link.side.handoffs[1]
         if state != "OPENING":
             await until(lambda: sender.state is PrefillHandoffState.STREAMING, "the Grant does not arrive")
@@ -55,7 +55,7 @@ async def test_a_receiver_that_is_killed_in_any_state_frees_the_sender(way: Way,
         if state == "VERIFYING":
             Meddler(link, {5: drop})
         both.open(1, BLOCKS_OF_TWO_PAYLOADS)
-        await until(lambda: both.of(RoomWanted)[1:], "the Open does not arrive")
+        await until(lambda: both.of(BlocksWanted)[1:], "the Open does not arrive")
         receiver = both.inbound.side.handoffs[HandoffKey(PREFILL, 1)]
         if state != "WAITING":
             await until(lambda: receiver.state is DecodeHandoffState.GRANTED, "it is not granted")

@@ -23,15 +23,15 @@ from infra.network.gatekeeper import Gatekeeper
 from infra.network.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
 from kvtransfer.events import (
     AbortHandoff,
+    BlocksGranted,
+    BlocksRefused,
+    BlocksWanted,
     CancelAttempt,
     Closed,
     Dropped,
     HandoffOver,
     Landed,
     LayerReady,
-    RoomGranted,
-    RoomRefused,
-    RoomWanted,
     ToPrefillEngine,
     Unpinned,
 )
@@ -169,7 +169,7 @@ async def test_a_restarted_receiver_ends_the_old_handoffs(way: Way) -> None:
     async with pair(way, replace(CONFIG, silence=60.0)) as both:  # silence is not what ends them
         both.granting = False
         both.open(1, [1, 2])
-        await until(lambda: both.of(RoomWanted) and both.outbound.links(), "the Open does not arrive")
+        await until(lambda: both.of(BlocksWanted) and both.outbound.links(), "the Open does not arrive")
         address = both.inbound.handoff_address
         await both.inbound.close()
         other = both.receiver(CONFIG, "decode-2")
@@ -192,9 +192,9 @@ async def test_room_is_waited_for_as_long_as_the_decode_side_says_that_it_is(way
         assert both.asking() == {1, 2}
         both.outbound.handle(AbortHandoff(2, "cancelled"))
         await both.unpinned(2)
-        both.inbound.handle(RoomGranted(HandoffKey(PREFILL, 2), ([3],), (0,)))  # too late
+        both.inbound.handle(BlocksGranted(HandoffKey(PREFILL, 2), ([3],), (0,)))  # too late
         both.granting = True
-        both.on_inbound(both.of(RoomWanted)[0])
+        both.on_inbound(both.of(BlocksWanted)[0])
         await both.unpinned(1)
         assert {closed.handoff: closed.outcome for closed in both.of(Closed)} == {1: "accepted", 2: "failed"}
         assert both.equal(1)
@@ -204,8 +204,8 @@ async def test_refusals(way: Way) -> None:
     async with pair(way) as both:
         both.granting = False
         both.open(1, [1, 2])
-        await until(lambda: both.of(RoomWanted), "the Open does not arrive")
-        both.inbound.handle(RoomRefused(HandoffKey(PREFILL, 1), "full", "no room for 2 blocks", True))
+        await until(lambda: both.of(BlocksWanted), "the Open does not arrive")
+        both.inbound.handle(BlocksRefused(HandoffKey(PREFILL, 1), "full", "no room for 2 blocks", True))
         both.inbound.drain()
         both.open(2, [3])
         await both.unpinned(1, 2)
@@ -269,7 +269,7 @@ async def test_two_lives_of_a_sender_do_not_meet(way: Way) -> None:
     async with pair(way) as both:
         again = both.sender(CONFIG, "prefill-2")
         both.open(1, [1, 2])
-        await until(lambda: both.of(RoomWanted), "the Open does not arrive")
+        await until(lambda: both.of(BlocksWanted), "the Open does not arrive")
         again.handle(both.opened(1, [3], attempt=2))
         await until(lambda: both.of(Dropped), "the lower attempt lives")
         assert both.of(Dropped)[0] == Dropped(HandoffKey(PREFILL, 1), "superseded")

@@ -8,7 +8,7 @@ from contracts.kinds import Codec
 from contracts.kv.spec import KVGroup, KVSpec, PayloadConversion, WireForm, refuse_codec_of_bytes
 from contracts.messages.handoff import Credit, Grant, Open, Refused
 from infra.config.transfer import TransferConfig
-from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
+from kvtransfer.events import BlocksGranted, BlocksWanted, LayerReady
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.flow import LinkRate
@@ -71,7 +71,7 @@ def test_what_is_quantized_is_not_converted_and_refused_with_both_forms(theirs: 
 def test_what_is_quantized_passes_as_it_lies() -> None:
     here = _pool(WireForm("int8", 16))
     (wanted,) = DecodeLinks(TransferConfig(), DECODE, here).receive(LINK, open_of(here, 20), 0, 0.0)
-    assert isinstance(wanted, RoomWanted) and here.content() == _pool(WireForm("int8", 16)).content()
+    assert isinstance(wanted, BlocksWanted) and here.content() == _pool(WireForm("int8", 16)).content()
     with pytest.raises(ConfigError, match=r"^--kv-codec: 'fp8': the pool has a byte for each value"):
         refuse_codec_of_bytes("int8", "fp8")
 
@@ -98,9 +98,9 @@ def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs
     assert theirs is not None
     receivers = DecodeLinks(TransferConfig(), DECODE, SPEC)
     (wanted,) = receivers.receive(LINK, open_of(theirs, 100), 0, 0.0)
-    assert isinstance(wanted, RoomWanted)
+    assert isinstance(wanted, BlocksWanted)
     ours = list(range(11, 18))
-    (send,) = receivers.handle(RoomGranted(KEY, (ours,), (held,)), 0.0)
+    (send,) = receivers.handle(BlocksGranted(KEY, (ours,), (held,)), 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Grant) and send.message.held == [theirs_held]
     if first is None:
         return
@@ -114,12 +114,12 @@ def test_no_more_handoffs_wait_for_room_than_may() -> None:
     receivers = DecodeLinks(TransferConfig(grants_waiting=2), DECODE, SPEC)
     opens = [replace(open_of(SPEC, 20), handoff=number, request=f"r{number}") for number in range(5)]
     for number in (1, 2):
-        assert isinstance(receivers.receive(LINK, opens[number], 0, 0.0)[0], RoomWanted)
+        assert isinstance(receivers.receive(LINK, opens[number], 0, 0.0)[0], BlocksWanted)
     (send,) = receivers.receive(LINK, opens[3], 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("crowded", True)
-    receivers.handle(RoomGranted(HandoffKey(PREFILL, 1), ([1, 2],), (0,)), 0.0)
-    assert isinstance(receivers.receive(LINK, opens[4], 0, 0.0)[0], RoomWanted)
+    receivers.handle(BlocksGranted(HandoffKey(PREFILL, 1), ([1, 2],), (0,)), 0.0)
+    assert isinstance(receivers.receive(LINK, opens[4], 0, 0.0)[0], BlocksWanted)
 
 
 def test_only_a_busy_link_says_how_fast_it_is() -> None:

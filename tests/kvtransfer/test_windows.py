@@ -10,13 +10,13 @@ from contracts.messages.handoff import Abort, Grant
 from infra.network.addresses import Network
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
+    BlocksGranted,
     BlocksTaken,
+    BlocksWanted,
     Closed,
     CommitHandoff,
     Landed,
     LayerReady,
-    RoomGranted,
-    RoomWanted,
     ToDecodeEngine,
     ToPrefillEngine,
     Unpinned,
@@ -49,8 +49,8 @@ async def test_a_prompt_of_eight_windows_moves_one_of_each_layer_that_has_one(he
 
     def tell(event: ToDecodeEngine) -> None:
         heard.append(event)
-        if isinstance(event, RoomWanted):
-            inbound.handle(RoomGranted(event.key, there, held))
+        if isinstance(event, BlocksWanted):
+            inbound.handle(BlocksGranted(event.key, there, held))
 
     inbound = DecodeTransfer(CONFIG, DECODE, WINDOWED, target, network, tell)
     outbound = PrefillTransfer(CONFIG, PREFILL, WINDOWED, source, network, heard.append)
@@ -92,7 +92,7 @@ def test_a_window_lands_from_blocks_of_another_size(theirs: int) -> None:
     (ours,), (blocks,) = handoff_blocks(spec, tokens), handoff_blocks(other, tokens)
     assert ours == range(14, 17)
     table = [0] * 14 + [5, 6, 7]
-    (send,) = receivers.handle(RoomGranted(KEY, (table,), (14,)), 0.0)
+    (send,) = receivers.handle(BlocksGranted(KEY, (table,), (14,)), 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Grant) and send.message.held == [blocks.start]
     size = len(blocks) * theirs * 4 * 8 * 4
     (land,) = receivers.receive(b"link", layer(0, 0, blocks.start, len(blocks), size=size), size, 0.0)

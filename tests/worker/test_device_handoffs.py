@@ -21,13 +21,13 @@ from infra.network.addresses import Network
 from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
     AbortHandoff,
+    BlocksGranted,
+    BlocksWanted,
     CancelAttempt,
     CommitHandoff,
     Dropped,
     Landed,
     LayerReady,
-    RoomGranted,
-    RoomWanted,
     Unpinned,
 )
 from kvtransfer.prefill_link_driver import PrefillLinkDriver
@@ -84,8 +84,8 @@ class Handoffs:
     def heard(self, event: Any) -> None:
         self.events.append(event)
         match event:
-            case RoomWanted(key):
-                self.inbound.handle(RoomGranted(key, (LANDING,), (0,)))
+            case BlocksWanted(key):
+                self.inbound.handle(BlocksGranted(key, (LANDING,), (0,)))
             case Dropped() | Landed() | Unpinned():
                 self.then()
 

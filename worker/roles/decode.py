@@ -14,7 +14,7 @@ from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted
 from contracts.messages.job import DecodeJob, PrefillJob
 from engine.schedule.sequence import Sequence
 from infra.redis.worker_load import HeldBlocks, WorkerLoad
-from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.events import BlocksGranted, BlocksRefused, BlocksWanted, Dropped, HandoffOver, Landed
 from kvtransfer.handoff import HandoffKey
 from worker.events import Begin, Kill, Phase
 from worker.policy_parts import PolicyParts, check_tokens
@@ -38,15 +38,15 @@ class DecodePolicy(Answering):
                 self.misdirected(job)
             case Kill(key=key):
                 self.kill(key)
-            case RoomWanted():
-                self._want(event, now)
+            case BlocksWanted():
+                self._reserve(event, now)
             case Landed():
                 self._land(event, now)
             case Dropped(key=key):
                 if (group := self._by_handoff.get(key)) is not None:
                     self._end(group)
 
-    def _want(self, wanted: RoomWanted, now: float) -> None:
+    def _reserve(self, wanted: BlocksWanted, now: float) -> None:
         """Queues a prompt that needs blocks for a handoff, or refuses it."""
         opened, handoff = wanted.open, wanted.key
         keys = [key for key in opened.attempts() if key.sample in wanted.samples]
@@ -54,11 +54,11 @@ class DecodePolicy(Answering):
             self.kill(key)
         keys = [key for key in keys if key.of not in self._by_sample]  # the other samples have a higher attempt here
         if not keys:
-            self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
+            self._tell_io(BlocksRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
             return
         if not self._adapters.has(opened.prompt.adapter):
             self._tell_io(
-                RoomRefused(handoff, REASON_NO_ADAPTER, "the decode worker lacks the request's adapter", True)
+                BlocksRefused(handoff, REASON_NO_ADAPTER, "the decode worker lacks the request's adapter", True)
             )
             return
         deadline, due = now + opened.remaining_ms / 1000, now + opened.due_ms / 1000
@@ -74,9 +74,9 @@ class DecodePolicy(Answering):
             self._add(group)
             self._by_handoff[handoff] = group
         except MessageError as error:
-            self._tell_io(RoomRefused(handoff, "malformed", str(error), False))
+            self._tell_io(BlocksRefused(handoff, "malformed", str(error), False))
         except CapacityError as error:
-            self._tell_io(RoomRefused(handoff, "capacity", str(error), False))
+            self._tell_io(BlocksRefused(handoff, "capacity", str(error), False))
 
     def _land(self, landed: Landed, now: float) -> None:
         group = self._by_handoff.get(landed.key)
@@ -124,13 +124,13 @@ class DecodePolicy(Answering):
             handoff = self._by_parent[parent.id].handoff
             if handoff is not None:
                 blocks = tuple(list(table) for table in parent.blocks)
-                self._tell_io(RoomGranted(handoff, blocks, parent.held_blocks))
+                self._tell_io(BlocksGranted(handoff, blocks, parent.held_blocks))
 
     def leave(self, reason: str) -> None:
         """Fails all samples, because the worker stops. Prefill workers report handoffs that have not landed."""
         super().leave(reason)
         for handoff, group in list(self._by_handoff.items()):
-            self._tell_io(RoomRefused(handoff, reason, "the decode worker is leaving", True))
+            self._tell_io(BlocksRefused(handoff, reason, "the decode worker is leaving", True))
             self._end(group)
 
     def load(self) -> WorkerLoad:

@@ -61,11 +61,11 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         self._kv_groups = parts.spec.groups
         self._answering = Answering(parts, "prefill")
         self._pinned: dict[int, list[list[int]]] = {}  # blocks with I/O references of each KV group, by handoff
-        self._shares = [max(1, int(parts.waiting_share * pool.total)) for pool in parts.blocks.groups]
-        """Most blocks of each KV group."""
+        self._max_blocks = [max(1, int(parts.waiting_share * pool.total)) for pool in parts.blocks.groups]
+        """Blocks of each KV group that prompts for one decode worker may hold."""
         self._held: dict[str, list[int]] = {}  # blocks of each KV group of unfinished handoffs, by decode worker
-        self._lines: dict[str, WaitingQueue] = {}  # by decode worker: parents of the groups that wait for its share
-        self._waiting: dict[Sequence, PrefillGroup] = {}  # the groups in `_lines`, by their parents
+        self._queues: dict[str, WaitingQueue] = {}  # by decode worker: parents of the groups that wait for its share
+        self._waiting: dict[Sequence, PrefillGroup] = {}  # the groups in `_queues`, by their parents
         self._counts = {"handoffs": 0, "bytes": 0}  # that decode workers have accepted
 
     # receive --------------------------------------------------------------------------------------------------------
@@ -95,25 +95,26 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         group = PrefillGroup(structs.replace(job, prompt=members[0].prompt), members)  # with packed ids
         self._by_sample |= dict.fromkeys(group.living, group)
         self._waiting[group.parent] = group
-        self._lines.setdefault(job.decode_epoch, WaitingQueue()).insert(group.parent)
+        self._queues.setdefault(job.decode_epoch, WaitingQueue()).insert(group.parent)
         self._advance(job.decode_epoch)
 
     def _advance(self, peer: str) -> None:
         """Moves the next groups of a decode worker's queue to the scheduler, while they fit its share of the pool."""
-        line, now = self._lines[peer], self._clock.now()
-        while len(line) and self._fits(self._waiting[parent := line.first(now)]):
-            line.shares.charge(parent.prompt.tenant, len(parent.tokens))
-            line.remove(parent)
+        queue, now = self._queues[peer], self._clock.now()
+        while len(queue) and self._fits(self._waiting[parent := queue.first(now)]):
+            queue.shares.charge(parent.prompt.tenant, len(parent.tokens))
+            queue.remove(parent)
             self._add(self._waiting.pop(parent))
-        if not len(line):
-            del self._lines[peer]
+        if not len(queue):
+            del self._queues[peer]
 
     def _fits(self, group: PrefillGroup) -> bool:
         held = self._held.get(group.job.decode_epoch)
-        peers = len(self._held.keys() | self._lines.keys())
+        peers = len(self._held.keys() | self._queues.keys())
+        pools, need = self._blocks.groups, self._need(group)
         return held is None or all(
-            own + need <= min(share, pool.total // peers)
-            for own, need, share, pool in zip(held, self._need(group), self._shares, self._blocks.groups, strict=True)
+            held_blocks + needed <= min(most, pool.total // peers)
+            for held_blocks, needed, most, pool in zip(held, need, self._max_blocks, pools, strict=True)
         )
 
     def _need(self, group: PrefillGroup) -> list[int]:
@@ -209,13 +210,13 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         self._answering.progressed([item for item in progress if not item.sequence.hand_off], now)
         first = [item for item in progress if item.sequence.hand_off]
         emitted = self._emitted(first, now)
-        going: dict[PrefillGroup, FirstTokens] = {}
+        continuing: dict[PrefillGroup, FirstTokens] = {}
         for item in first:
             key = item.sequence.key
             if (group := self._by_sample.get(key.of)) is not None:  # the sample lives
-                tokens = going.setdefault(group, FirstTokens([], item.prompt_scores, item.state))
+                tokens = continuing.setdefault(group, FirstTokens([], item.prompt_scores, item.state))
                 tokens.branches.append(Branch(key.sample, item.tokens, item.scores))
-        for group, tokens in going.items():
+        for group, tokens in continuing.items():
             self._commit(group, tokens, now)
         if emitted:
             self._tell_io(Emit(emitted))
@@ -281,8 +282,8 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
             if not any(self._held[peer]):
                 del self._held[peer]
         elif self._waiting.pop(group.parent, None) is not None:
-            self._lines[peer].remove(group.parent)
+            self._queues[peer].remove(group.parent)
         else:
             return  # the prompt could never fit
-        if peer in self._lines:
+        if peer in self._queues:
             self._advance(peer)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.backends.native.latent_forms import LatentForms, built_numbers
+from engine.backends.native.latent_forms import LatentForms, expanded_values
 from engine.backends.native.library import DTYPE_CODES, LatentArguments, LatentBufferArguments, LinearArguments
 from engine.backends.native.linear_layers.linear import NativeLinear
 from engine.model.config import LatentAttention
@@ -59,7 +59,7 @@ class LatentBuffers:
         self._dtype = dtype
         self.arguments = LatentBufferArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
 
-    def take(self, forms: LatentForms, attention: LatentAttention) -> None:
+    def prepare(self, forms: LatentForms, attention: LatentAttention) -> None:
         """Sets how the sequences of a step attend, and grows the buffers for expanded keys and values."""
         self._forms = forms
         arguments = self.arguments
@@ -67,7 +67,7 @@ class LatentBuffers:
         arguments.expansions, arguments.expansion_count = forms.expansions, len(forms.expansions)
         needed = {
             "vectors": forms.longest * (attention.latent_rank + attention.rope_dim),
-            "built": built_numbers(attention, forms.longest),
+            "built": expanded_values(attention, forms.longest),
         }
         for name, count in needed.items():
             if name not in self._tensors or self._tensors[name].numel() < count:

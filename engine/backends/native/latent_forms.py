@@ -34,7 +34,7 @@ class LatentForms:
             if work not in branching and _expands(attention, dtype, queries, keys)
         )
         self.longest = max((works[work][1] for work in self.expanding), default=0)
-        self._built = [ExpandedAttention(native, attention, dtype, *works[work]) for work in self.expanding]
+        self._expanded = [ExpandedAttention(native, attention, dtype, *works[work]) for work in self.expanding]
         starts = np.cumsum(batch.query_lengths) - batch.query_lengths
         absorbing: list[RowRange] = []
         for work, (queries, _) in enumerate(works):
@@ -49,9 +49,12 @@ class LatentForms:
         table, stride = group.arguments.tables, group.arguments.table_stride * 8
         expanded = [
             ExpandedSequence(
-                RowRange(int(starts[work]), works[work][0]), works[work][1], table + work * stride, built.told
+                RowRange(int(starts[work]), works[work][0]),
+                works[work][1],
+                table + work * stride,
+                attention_over.pointer,
             )
-            for work, built in zip(self.expanding, self._built, strict=True)
+            for work, attention_over in zip(self.expanding, self._expanded, strict=True)
         ]
         self.expansions = (ExpandedSequence * len(expanded))(*expanded)
 
@@ -63,7 +66,7 @@ class ExpandedAttention:
         self, native: ctypes.CDLL, attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int
     ) -> None:
         self._table = torch.arange(-(-keys // MAX_BLOCK))
-        told = AttentionArguments(
+        arguments = AttentionArguments(
             format=DTYPE_CODES[dtype],
             kv=KV_DTYPE_CODES[dtype],
             kv_heads=attention.heads,
@@ -76,13 +79,13 @@ class ExpandedAttention:
             table_stride=len(self._table),
         )
         lengths = np.array([queries], np.int64), np.array([keys], np.int64)
-        self._units, self._partials = plan(native, told, *lengths, torch.get_num_threads())
-        told.units, told.unit_count = self._units.ctypes.data, len(self._units)
-        told.partials = self._partials.data_ptr() if self._partials.numel() else None
-        self.told = ctypes.pointer(told)
+        self._units, self._partials = plan(native, arguments, *lengths, torch.get_num_threads())
+        arguments.units, arguments.unit_count = self._units.ctypes.data, len(self._units)
+        arguments.partials = self._partials.data_ptr() if self._partials.numel() else None
+        self.pointer = ctypes.pointer(arguments)
 
 
-def built_numbers(attention: LatentAttention, keys: int) -> int:
+def expanded_values(attention: LatentAttention, keys: int) -> int:
     return -(-keys // MAX_BLOCK) * MAX_BLOCK * attention.heads * 2 * (attention.nope_dim + attention.rope_dim)
 
 
@@ -93,5 +96,5 @@ def expands_in(dtype: torch.dtype) -> bool:
 def _expands(attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int) -> bool:
     dim = attention.nope_dim + attention.rope_dim
     fits = dim <= MAX_HEAD_DIM and dim % 2 == 0 and attention.value_dim <= dim
-    small = built_numbers(attention, keys) * dtype.itemsize <= MAX_EXPANDED_BYTES
+    small = expanded_values(attention, keys) * dtype.itemsize <= MAX_EXPANDED_BYTES
     return expands_in(dtype) and fits and small and expands(attention, queries, keys)

@@ -161,7 +161,7 @@ class NativeLayers:
         expanding: Sequence[int] = ()
         if isinstance(attention, LatentAttention):
             forms = LatentForms(self._native, batch, group, attention, self._dtype)
-            self._latent_buffers.take(forms, attention)
+            self._latent_buffers.prepare(forms, attention)
             expanding = forms.expanding
         arguments.attention = ctypes.pointer(group.prepared(attention, expanding))
         arguments.slots = tables.slots.data_ptr()

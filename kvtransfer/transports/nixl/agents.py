@@ -1,7 +1,7 @@
-"""Runs NVIDIA's NIXL library for one worker: makes agents, in a thread of their own, and uses them nowhere else.
+"""Runs NVIDIA's NIXL library for one worker: makes agents in a thread of their own, the only thread that uses them.
 
-A call of the library takes up to some tens of milliseconds, without Python's lock. Its own thread for progress is off:
-it takes half a core while nothing happens. So ends of links ask for progress while they expect something.
+A call of the library takes up to some tens of milliseconds, without Python's lock. Its own progress thread is off: it
+takes half a core while nothing happens. Instead, ends of links call for progress while they expect something.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class NixlAgents:
         )
 
     async def call(self, work: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs) -> Result:
-        """Does some work with agents, in their thread, in the order of the calls."""
+        """Runs `work` in the agents' thread, in the order of the calls."""
         return await asyncio.wrap_future(self._thread.submit(work, *args, **more))
 
     def call_now(self, work: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs) -> Result:
@@ -78,7 +78,7 @@ class NixlAgents:
         return self._thread.submit(work, *args, **more).result(START_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Returns when the tasks have ended, which were told to, or do not hear."""
+        """Waits up to `CLOSE_TIMEOUT_S` for tasks that were told to end, then ends them."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.tasks.finished()
@@ -102,11 +102,11 @@ def library_settings(host: str) -> dict[str, str]:
 
 def _interface(host: str) -> str:
     """Returns the name of the interface with this address. Raises `ConfigError` if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack(f"{NAME_BYTES}s{INTERFACE_REQUEST_BYTES - NAME_BYTES}x", name.encode())
             try:
-                answer = fcntl.ioctl(asked, SIOCGIFADDR, request)
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
             except OSError:  # an interface without an IPv4 address
                 continue
             if socket.inet_ntoa(answer[20:24]) == host:  # sockaddr_in behind the name: family, port, address

@@ -1,6 +1,6 @@
-"""A channel over NIXL: payloads are copied into a ring here, and written into the peer's ring by RDMA, or what UCX has.
+"""A channel over NIXL: payloads are copied into a ring here, and written into the peer's ring by RDMA or TCP.
 
-A payload's header leaves over the control socket when the payload lies in the peer's memory. Nothing is encrypted.
+A payload's header is sent over the control socket once the payload is in the peer's memory. Nothing is encrypted.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from kvtransfer.transports.nixl.ring import NixlError, NixlRing
 
 FRAMES_PER_PAYLOAD = 4
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
-POLL_S = 0.0002  # between two looks at writes that are under way
+POLL_S = 0.0002  # between two checks of unfinished writes
 GREETING_SPAN = (0, 1)  # offset and size of a write that shows, before there are payloads, that the peer has the token
 log = logging.getLogger("baton.handoff")
 
 
 class NixlChannel:
-    """A `Channel` that takes nothing before it is connected, nor when its connection is broken: then its link ends."""
+    """A `Channel` that takes no payloads until it is connected. If its connection breaks, its link ends."""
 
     transport: Transport = "nixl"
     sealed = False
@@ -43,11 +43,11 @@ class NixlChannel:
         self._token = bytes.fromhex(token)
         self._control = control
         self._ring: NixlRing | None = None  # once connected
-        self._headers: deque[Layer] = deque()  # of payloads that are not in the peer's memory, or not told yet
-        self._begun = 0  # of these, the payloads whose writing has begun
+        self._headers: deque[Layer] = deque()  # of payloads not announced yet, oldest first
+        self._written = 0  # of these, the payloads whose writes have begun
         self._wake = asyncio.Event()
         self._closed = False
-        agents.tasks.start(self._carry())
+        agents.tasks.start(self._run())
 
     def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
         if self._ring is None:
@@ -57,23 +57,23 @@ class NixlChannel:
         self._wake.set()
         return SentPayload(digest, None)
 
-    async def _carry(self) -> None:
+    async def _run(self) -> None:
         ring = None
         try:
             ring = await self._agents.call(NixlRing, self._agents, self._peer.size)
             await self._agents.call(ring.connect, self._peer, self._token)
-            there = await self._agents.call(ring.write, [GREETING_SPAN])
-            while not there and not self._closed:
+            arrived = await self._agents.call(ring.write, [GREETING_SPAN])
+            while not arrived and not self._closed:
                 await asyncio.sleep(POLL_S)
-                there = await self._agents.call(ring.write, [])
+                arrived = await self._agents.call(ring.write, [])
             self._ring = None if self._closed else ring
             while not self._closed:
                 self._wake.clear()
-                begun, self._begun = self._begun, len(self._headers)
-                new = [(each.offset, each.size) for each in list(self._headers)[begun:]]
-                there = await self._agents.call(ring.write, new)
-                if there:
-                    await self._tell(there)
+                written, self._written = self._written, len(self._headers)
+                new = [(each.offset, each.size) for each in list(self._headers)[written:]]
+                arrived = await self._agents.call(ring.write, new)
+                if arrived:
+                    await self._announce(arrived)
                 elif self._headers:
                     await asyncio.sleep(POLL_S)
                 else:
@@ -85,13 +85,13 @@ class NixlChannel:
             if ring is not None:
                 await self._agents.call(ring.close)
 
-    async def _tell(self, there: int) -> None:
-        """Sends the headers of the first payloads, which are in the peer's memory."""
-        for _ in range(there):
+    async def _announce(self, arrived: int) -> None:
+        """Sends the headers of the first `arrived` payloads, which are in the peer's memory."""
+        for _ in range(arrived):
             while not self._closed and not send_now(self._control, [encode(self._headers[0])]):
                 await asyncio.sleep(POLL_S)
             self._headers.popleft()
-            self._begun -= 1
+            self._written -= 1
 
     def close(self) -> None:
         """Ends the channel: its task deletes the agent, in the agents' thread."""

@@ -2,7 +2,7 @@
 
 Byte n of a link lies at n modulo the rings' size, at both ends, so a write names an offset and a size. The writer
 touches the reader's ring alone. An agent serves one link, so that deleting it, when the link ends, is the proof that
-nothing writes into the ring any more: not a process that hangs, nor a packet that is late.
+nothing writes into the ring any more: neither a process that hangs, nor a late packet.
 """
 
 import mmap
@@ -24,7 +24,7 @@ class NixlError(BatonError):
 
 
 class NixlRing:
-    """Is used in the agents' thread alone, except for `views`."""
+    """A registered ring of memory, and its agent. Used in the agents' thread only, except for `views`."""
 
     def __init__(self, agents: NixlAgents, size: int) -> None:
         """Makes an agent, and its ring of `size` bytes. Raises `NixlError`."""
@@ -40,7 +40,7 @@ class NixlRing:
         self._peer_address = 0
         self._writes: deque[list[Any]] = deque()  # handles of each payload's parts, oldest first
 
-    def described(self) -> NixlMemory:
+    def description(self) -> NixlMemory:
         """Returns what a peer needs to write into this ring."""
         return NixlMemory(self._agent.get_agent_metadata(), self.address, self.size)
 
@@ -49,7 +49,7 @@ class NixlRing:
         return [self._memory[begin:end] for begin, end in self._parts(offset, size)]
 
     def connect(self, peer: NixlMemory, token: bytes) -> None:
-        """Connects to the peer's agent, and says the token of its Offer. Raises `NixlError`."""
+        """Connects to the peer's agent, and sends it the token of its Offer. Raises `NixlError`."""
         try:
             self._peer = self._agent.add_remote_agent(peer.agent)
             self._peer_address = peer.address
@@ -58,31 +58,32 @@ class NixlRing:
             raise NixlError(f"no connection: {error!r}") from None
 
     def write(self, payloads: list[tuple[int, int]]) -> int:
-        """Begins to write payloads, (offset, size), into the peer's ring; returns how many of all are there now.
+        """Begins to write payloads, (offset, size), into the peer's ring. Raises `NixlError`.
 
-        They count in their order. A payload that counts lies in the peer's memory. Raises `NixlError`.
+        Returns how many payloads, of these and earlier calls, have arrived in the peer's memory since the last call.
+        They arrive in the order of the calls.
         """
         try:
             for offset, size in payloads:
                 self._writes.append([self._begin(begin, end - begin) for begin, end in self._parts(offset, size)])
-            there = 0
+            arrived = 0
             while self._writes and all([self._is_done(each) for each in self._writes[0]]):
                 for each in self._writes.popleft():
                     self._agent.release_xfer_handle(each)
-                there += 1
-            return there
+                arrived += 1
+            return arrived
         except NixlError:
             raise
         except Exception as error:
             raise NixlError(f"no writing: {error!r}") from None
 
     def progress(self) -> list[bytes]:
-        """Lets the library take what has come; returns the tokens that writers have said."""
+        """Lets the library write what has arrived; returns the tokens that writers have sent."""
         try:
-            said: dict[str, list[bytes]] = self._agent.get_new_notifs()
+            notifications: dict[str, list[bytes]] = self._agent.get_new_notifs()
         except Exception as error:
             raise NixlError(f"no progress: {error!r}") from None
-        return [each for texts in said.values() for each in texts]
+        return [each for texts in notifications.values() for each in texts]
 
     def close(self) -> None:
         """Deletes the agent: nothing is written from or into the ring any more. Its memory goes with the last view."""
@@ -92,9 +93,9 @@ class NixlRing:
         self._memory.release()
 
     def _begin(self, at: int, size: int) -> Any:
-        ours = self._agent.get_xfer_descs([(self.address + at, size, 0)], MEMORY_KIND)
-        theirs = self._agent.get_xfer_descs([(self._peer_address + at, size, 0)], MEMORY_KIND)
-        handle = self._agent.initialize_xfer("WRITE", ours, theirs, self._peer)
+        local = self._agent.get_xfer_descs([(self.address + at, size, 0)], MEMORY_KIND)
+        remote = self._agent.get_xfer_descs([(self._peer_address + at, size, 0)], MEMORY_KIND)
+        handle = self._agent.initialize_xfer("WRITE", local, remote, self._peer)
         self._agent.transfer(handle)
         return handle
 

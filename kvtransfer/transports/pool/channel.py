@@ -1,8 +1,8 @@
 """A channel into the decode worker's KV pool on the same host: payloads are copied into the granted blocks themselves.
 
 The prefill worker makes a pair of connected sockets, and hands one of them over (`ring_socket.py`). The decode worker
-sends its pool's memory through it, once (`writers.py`), and the prefill worker a farewell. Each end's end of file
-tells the other that the process has ended, or has let go of the memory.
+sends its pool's memory through it, once (`writers.py`), and the prefill worker a farewell at its end. The end of file
+tells the other side that this process has ended, or has unmapped the memory.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from kvtransfer.transports.channel import SentPayload
 
 MAX_POOL_RANKS = 8
 FAREWELL_BYTE = b"\0"
-"""The message of a writer that lives, and writes no more."""
+"""Sent by a writer that stops writing while its process goes on."""
 PAYLOADS_PER_FRAME = 8
 """In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
 MAX_COPIED_BYTES = 8 << 20
@@ -39,12 +39,12 @@ class PoolChannel:
 
     transport: Transport = "pool"
     sealed = False
-    capacity = MAX_LINK_OFFSET  # payloads wait in blocks of their own
+    capacity = MAX_LINK_OFFSET  # each payload has blocks of its own
 
     def __init__(
         self, memory: socket.socket, spec: KVSpec, counts: Sequence[int], control: zmq.asyncio.Socket, frame: int
     ) -> None:
-        """Takes `memory` over, the socket by which the pool of `counts` blocks of each group arrives."""
+        """Takes over `memory`, the socket through which the pool of `counts` blocks of each group arrives."""
         self.frame = max(frame, min(PAYLOADS_PER_FRAME * frame, MAX_COPIED_BYTES))
         self._socket = memory
         self._groups = spec.groups
@@ -55,7 +55,7 @@ class PoolChannel:
 
     @property
     def is_open(self) -> bool:
-        """Whether the decode worker has let this one into its pool."""
+        """Whether the decode worker has sent its pool's memory."""
         return bool(self._layers)
 
     def watch(self, ended: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ class PoolChannel:
         asyncio.get_running_loop().add_reader(self._socket, self._receive)
 
     def send(self, header: Layer, views: Sequence[memoryview], blocks: Sequence[int] = ()) -> SentPayload | None:
-        if not self.is_open or len(blocks) < header.count:  # not known yet
+        if not self.is_open or len(blocks) < header.count:  # the grant has not arrived yet
             return None
         self._check(header, blocks)
         first, *again = self._places(header, blocks)
@@ -117,7 +117,7 @@ class PoolChannel:
             self._ended()
 
     def _admitted(self, descriptors: Sequence[int]) -> bool:
-        """Takes what lets this worker into the pool; returns whether it does."""
+        """Maps the pool from its files; returns whether that has succeeded."""
         if not descriptors or len(descriptors) % len(self._groups):
             return False
         try:
@@ -133,14 +133,14 @@ class PoolChannel:
             group, count = self._groups[number % len(self._groups)], self._counts[number % len(self._groups)]
             parts, rest = divmod(count * group.block_bytes * len(group.layers), os.fstat(descriptor).st_size or 1)
             if rest or not parts or ranks % parts:
-                raise OSError("ranks whose parts are no blocks")
+                raise OSError("the sizes of the ranks' memory do not fit the pool's blocks")
             size = count * group.block_bytes // parts
             memory = map_shared(descriptor, size * len(group.layers))
             for at, layer in enumerate(group.layers):
                 self._layers.setdefault(layer, []).append(memory[at * size : (at + 1) * size])
 
     def close(self) -> None:
-        """Lets go of the memory, then tells so, and ends the socket."""
+        """Unmaps the memory, then sends the farewell, and closes the socket."""
         self._layers = {}
         if self._ended is not None:
             self._ended = None

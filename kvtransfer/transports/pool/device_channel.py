@@ -1,7 +1,7 @@
 """A channel into a decode worker's pool in the memory of GPUs that this worker's GPU reaches.
 
-This worker's GPU copies blocks, and the header of a payload leaves when its copy has ended: then the bytes are there.
-The host looks at copies, and waits for none. Blocks are granted, and a writer's end is told, as in a pool of a CPU.
+This worker's GPU copies blocks. The header of a payload is sent when its copy has ended, so the bytes are there before
+the header. The host polls copies, and waits for none. Grants and farewells are as for a pool on a CPU.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ class DevicePoolChannel(PoolChannel):
 
     @property
     def is_copying(self) -> bool:
-        """Whether a payload is being copied, or its header has not left."""
+        """Whether a payload is being copied, or its header was not sent yet."""
         return bool(self._unannounced)
 
     def copy(self, header: Layer, blocks: Sequence[int], target_blocks: Sequence[int]) -> SentPayload | None:
@@ -80,6 +80,6 @@ class DevicePoolChannel(PoolChannel):
         return self._is_admitted
 
     def close(self) -> None:
-        """Lets go of the memory, which no copy uses any more, then tells so, and ends the socket."""
+        """Forgets the peer's memory, which no copy uses any more, sends the farewell, and closes the socket."""
         self._peer, self._is_admitted = None, False
         super().close()

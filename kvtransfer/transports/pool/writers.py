@@ -1,8 +1,9 @@
-"""The decode worker's end of channels into its pool: gives the pool's memory away, and waits for each writer's end.
+"""The decode worker's end of channels into its pool: shares the pool's memory, and waits for the end of each writer.
 
-A process that is killed closes its socket after its mappings are gone, so the end of file is the proof that it writes
-no more. Process ids would not do: other containers have their own. If the pool is in GPUs, the process opens it with
-what the Offer tells, and without its farewell the end of the process is awaited, too (`writer_process.py`).
+A process that is killed closes its socket after its mappings are gone, so the end of file proves that it cannot write
+any more. (A process id would not do, since containers number processes by themselves.) A pool in GPUs is opened by the
+handles in the Offer; if such a writer ends without a farewell, the end of its process is awaited, too
+(`writer_process.py`).
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from contracts.kv.spec import KVSpec
 from kvtransfer.memory import KVMemory
 from kvtransfer.transports.pool.writer_process import process_of
 
-DESCRIPTOR_TEXT = b"\0"  # the text that descriptors go with, since a message has at least one byte
+DESCRIPTOR_TEXT = b"\0"  # a message with descriptors has at least one byte
 
 log = logging.getLogger("baton.handoff")
 
@@ -28,7 +29,7 @@ class PoolWriters:
     def __init__(
         self, spec: KVSpec, memory: KVMemory, gone: Callable[[bytes], None], *, is_offered: bool = True
     ) -> None:
-        """`gone` is called with the link of a writer that writes no more. `is_offered`: whether any may come."""
+        """`gone` is called with the link of a writer that cannot write any more; `is_offered`: writers may come."""
         self.devices = b""
         if is_offered and memory.devices is not None:
             try:
@@ -69,7 +70,7 @@ class PoolWriters:
     def _receive(self, link: bytes) -> None:
         try:
             if self._sockets[link].recv(1):
-                self._forget_process(link)  # its end of file will do
+                self._forget_process(link)  # a farewell: from now on the end of file suffices
                 return
         except BlockingIOError:
             return

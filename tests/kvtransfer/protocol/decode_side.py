@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from contracts.messages.handoff import Abort, Branch, Commit, Layer
 from kvtransfer.digest import payload_digest
-from kvtransfer.events import HandoffOver, RoomGranted, RoomRefused
+from kvtransfer.events import BlocksGranted, BlocksRefused, HandoffOver
 from kvtransfer.protocol.decode_events import WriterCame, WriterGone
 from kvtransfer.protocol.decode_handoff import DecodeHandoffState
 from kvtransfer.protocol.decode_links import DecodeLinks
@@ -14,7 +14,7 @@ from tests.kvtransfer.world import CONFIG, DECODE, KEY, SPEC, commit, layer, ope
 S = DecodeHandoffState
 LINK = b"link"
 QUICK = replace(CONFIG, verify_deadline=1.0)
-GRANTED = RoomGranted(KEY, ([4, 5, 6],), (0,))
+GRANTED = BlocksGranted(KEY, ([4, 5, 6],), (0,))
 ALL = (layer(0, 0, 0, 2), layer(1, 0, 2, 1, offset=16), layer(2, 1, 0, 2, offset=24), layer(3, 1, 2, 1, offset=40))
 DIGEST = sum(
     payload_digest(0, place, first, [bytes(8 * count)]) for place in (0, 1) for first, count in ((0, 2), (2, 1))
@@ -32,7 +32,7 @@ class Side:
         self.receivers = DecodeLinks(QUICK, DECODE, SPEC)
 
     def do(self, event: object, now: float = 0.0) -> list[Instruction]:
-        if isinstance(event, RoomGranted | RoomRefused | HandoffOver):
+        if isinstance(event, BlocksGranted | BlocksRefused | HandoffOver):
             return self.receivers.handle(event, now)
         if isinstance(event, WriterCame | WriterGone):
             tell = self.receivers.writer_came if isinstance(event, WriterCame) else self.receivers.writer_gone

@@ -10,7 +10,7 @@ from contracts.errors import IllegalMove
 from contracts.messages.handoff import Abort, Aborted, Accepted, Branch, Credit, Grant, Refused, Remind, Waiting
 from contracts.messages.job import Prompt
 from contracts.messages.wire import VERSION
-from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.events import BlocksGranted, BlocksRefused, BlocksWanted, Dropped, HandoffOver, Landed
 from kvtransfer.protocol.decode_events import WriterCame, WriterGone
 from kvtransfer.protocol.decode_handoff import ABORTS_PER_SILENCE, DecodeHandoffState
 from kvtransfer.protocol.instructions import Land, Send
@@ -62,9 +62,9 @@ ROWS: list[tuple[str, Callable[[], Side], object, DecodeHandoffState, list[type]
     ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
     ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
     ("NONE | Open of another version", none, opening(version=VERSION + 1), S.NONE, [Refused]),
-    ("NONE | Open with a salt and a priority", none, SALTED, S.WAITING, [RoomWanted]),
+    ("NONE | Open with a salt and a priority", none, SALTED, S.WAITING, [BlocksWanted]),
     ("ENDED | Open", ended, opening(), S.NONE, [Refused]),
-    ("NONE | Open", none, opening(), S.WAITING, [RoomWanted]),
+    ("NONE | Open", none, opening(), S.WAITING, [BlocksWanted]),
     ("WAITING | Open again", waiting, opening(), S.WAITING, [Waiting]),
     ("WAITING | Remind", waiting, REMIND, S.WAITING, [Waiting]),
     ("GRANTED | Remind", granted, REMIND, S.GRANTED, [Grant]),
@@ -75,7 +75,7 @@ ROWS: list[tuple[str, Callable[[], Side], object, DecodeHandoffState, list[type]
     ("ENDED, once OWNED | Remind", ended_once_owned, REMIND, S.NONE, []),
     ("unknown | Remind", none, REMIND, S.NONE, [Abort]),
     ("WAITING | its turn", waiting, GRANTED, S.GRANTED, [Grant]),
-    ("WAITING | declined", waiting, RoomRefused(KEY, "full", "no room", True), S.NONE, [Refused]),
+    ("WAITING | declined", waiting, BlocksRefused(KEY, "full", "no room", True), S.NONE, [Refused]),
     ("GRANTED | Open", granted, opening(), S.GRANTED, [Grant]),
     ("GRANTED | next Layer", granted, ALL[0], S.GRANTED, [Land]),
     ("GRANTED | old Layer", landed, ALL[0], S.GRANTED, []),
@@ -100,8 +100,8 @@ ROWS: list[tuple[str, Callable[[], Side], object, DecodeHandoffState, list[type]
     ("GRANTED | Commit of another sample", landed, with_branches(Branch(1, [7])), S.NONE, [Dropped, Abort]),
     ("GRANTED | Commit of a sample twice", landed, with_branches(ONE, ONE), S.NONE, [Dropped, Abort]),
     ("GRANTED | Commit of a branch without tokens", landed, with_branches(Branch(0, [])), S.NONE, [Dropped, Abort]),
-    ("GRANTED | declined after all", granted, RoomRefused(KEY, "draining", "", True), S.NONE, [Dropped, Abort]),
-    ("VERIFYING | declined after all", verifying, RoomRefused(KEY, "draining", "", True), S.NONE, [Dropped, Abort]),
+    ("GRANTED | declined after all", granted, BlocksRefused(KEY, "draining", "", True), S.NONE, [Dropped, Abort]),
+    ("VERIFYING | declined after all", verifying, BlocksRefused(KEY, "draining", "", True), S.NONE, [Dropped, Abort]),
     ("VERIFYING | Commit again", verifying, COMMIT, S.VERIFYING, []),
     ("VERIFYING | the last Layer", verifying, ALL[3], S.VERIFYING, [Land]),
     ("VERIFYING | gap", verifying, replace(ALL[3], number=4), S.NONE, [Dropped, Abort]),
@@ -307,10 +307,10 @@ def test_a_bad_commit_ends_with_its_reason() -> None:
 
 def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
     for wrong in (
-        RoomGranted(KEY, ([4, 5],), (0,)),
-        RoomGranted(KEY, (), (0,)),
-        RoomGranted(KEY, ([4, 5, 6],), (4,)),
-        RoomGranted(KEY, ([4, 5, 6],), (-1,)),
+        BlocksGranted(KEY, ([4, 5],), (0,)),
+        BlocksGranted(KEY, (), (0,)),
+        BlocksGranted(KEY, ([4, 5, 6],), (4,)),
+        BlocksGranted(KEY, ([4, 5, 6],), (-1,)),
     ):
         with pytest.raises(IllegalMove):
             waiting().do(wrong)
@@ -320,7 +320,7 @@ def test_a_grant_that_does_not_fit_is_a_programmers_mistake() -> None:
 
 def test_a_grant_may_have_room_for_more() -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6, 7],), (0,)))
+    side.do(BlocksGranted(KEY, ([4, 5, 6, 7],), (0,)))
     (move,) = side.do(ALL[0])
     assert isinstance(move, Land) and move.blocks == [4, 5]
 
@@ -328,14 +328,14 @@ def test_a_grant_may_have_room_for_more() -> None:
 @pytest.mark.parametrize(("held", "first"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
 def test_held_blocks_are_never_landed_into(held: int, first: int) -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6],), (held,)))
+    side.do(BlocksGranted(KEY, ([4, 5, 6],), (held,)))
     moves = side.do(layer(0, 0, first, 1))
     assert kinds(moves) == [Dropped, Abort] and moves[0] == Dropped(KEY, "bad_frame")
 
 
 def test_a_commit_that_counts_held_blocks_is_refused() -> None:
     side = waiting()
-    side.do(RoomGranted(KEY, ([4, 5, 6],), (3,)))
+    side.do(BlocksGranted(KEY, ([4, 5, 6],), (3,)))
     assert side.do(commit(0, 48, DIGEST))[0] == Dropped(KEY, "incomplete")
 
 

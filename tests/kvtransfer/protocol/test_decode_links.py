@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from contracts.ids import AttemptKey
 from contracts.messages.handoff import Abort, Accepted, Branch, Credit, Refused
 from infra.config.transfer import TransferConfig
-from kvtransfer.events import Dropped, Landed, RoomWanted
+from kvtransfer.events import BlocksWanted, Dropped, Landed
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Send
@@ -45,7 +45,7 @@ def test_while_draining_an_open_is_refused_and_a_granted_one_goes_on() -> None:
 def test_a_sample_goes_on_elsewhere_while_its_blocks_are_in_quarantine() -> None:
     side = quarantined()
     assert not side.receivers.knows(AttemptKey("r", 0, 1))
-    assert kinds(side.do(opening(handoff=2))) == [RoomWanted]
+    assert kinds(side.do(opening(handoff=2))) == [BlocksWanted]
     assert side.state is S.QUARANTINED
 
 
@@ -61,7 +61,7 @@ def test_cancel_ends_frees_and_leaves_a_tombstone() -> None:
     side = granted()
     assert kinds(side.receivers.cancel(AttemptKey("r", 0, 1), 0.0)) == [Dropped, Abort]
     assert kinds(side.do(opening(handoff=2))) == [Refused]
-    assert kinds(side.do(opening(handoff=3, attempt=2))) == [RoomWanted]
+    assert kinds(side.do(opening(handoff=3, attempt=2))) == [BlocksWanted]
 
 
 def test_cancel_before_the_open() -> None:
@@ -122,23 +122,23 @@ def test_an_open_goes_on_for_the_samples_that_were_not_cancelled() -> None:
     side = none()
     side.receivers.cancel(AttemptKey("r", 0, 1), 0.0)
     message = opening(samples=(0, 1))
-    assert side.do(message) == [RoomWanted(KEY, message, (1,))], "the Open whole, and who lives"
+    assert side.do(message) == [BlocksWanted(KEY, message, (1,))], "the Open whole, and who lives"
     assert kinds(side.receivers.cancel(AttemptKey("r", 1, 1), 0.0)) == [Dropped, Abort]
 
 
 def test_a_retry_of_one_sample_leaves_the_others_alone() -> None:
     side = branched()
-    assert kinds(side.do(opening(handoff=2, attempt=2, samples=(1,)))) == [RoomWanted]
+    assert kinds(side.do(opening(handoff=2, attempt=2, samples=(1,)))) == [BlocksWanted]
     assert side.state is S.GRANTED
     moves = side.do(opening(handoff=3, attempt=2, samples=(0, 2)))
-    assert moves[0] == Dropped(KEY, "superseded") and kinds(moves) == [Dropped, Abort, RoomWanted]
+    assert moves[0] == Dropped(KEY, "superseded") and kinds(moves) == [Dropped, Abort, BlocksWanted]
 
 
 def test_an_open_that_a_retry_of_one_sample_has_overtaken_is_for_the_others() -> None:
     side = none()
     side.do(opening(handoff=2, attempt=2, samples=(1,)))
     message = opening(samples=(0, 1))
-    assert side.do(message) == [RoomWanted(KEY, message, (0,))]
+    assert side.do(message) == [BlocksWanted(KEY, message, (0,))]
     assert kinds(side.receivers.cancel(AttemptKey("r", 0, 1), 0.0)) == [Dropped, Abort], "nobody else wants it"
     assert side.receivers.cancel(AttemptKey("r", 1, 2), 0.0)[0] == Dropped(HandoffKey(PREFILL, 2), "cancelled")
 
@@ -146,13 +146,13 @@ def test_an_open_that_a_retry_of_one_sample_has_overtaken_is_for_the_others() ->
 @pytest.mark.parametrize("start", [waiting, granted, verifying], ids=lambda start: start.__name__)
 def test_higher_attempt_kills_lower(start: Callable[[], Side]) -> None:
     moves = start().do(opening(handoff=2, attempt=2, sender="prefill-2"))
-    assert kinds(moves) == [Dropped, Abort, RoomWanted]
+    assert kinds(moves) == [Dropped, Abort, BlocksWanted]
     assert moves[0] == Dropped(KEY, "superseded")
 
 
 def test_higher_attempt_takes_an_owned_sequence_away() -> None:
     moves = owned().do(opening(handoff=2, attempt=2, sender="prefill-2"))
-    assert moves[0] == Dropped(KEY, "superseded", True) and kinds(moves) == [Dropped, RoomWanted]
+    assert moves[0] == Dropped(KEY, "superseded", True) and kinds(moves) == [Dropped, BlocksWanted]
 
 
 def test_lower_attempt_is_refused_when_a_higher_was_seen() -> None:

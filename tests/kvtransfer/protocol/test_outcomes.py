@@ -2,7 +2,7 @@
 
 from infra.redis.records import KVLink
 from infra.redis.worker_load import HandoffCounts
-from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
+from kvtransfer.events import AbortHandoff, BlocksWanted, Closed, HandoffTimes, Landed
 from kvtransfer.protocol.outcomes import OTHER_REASON, Outcomes
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, pair, until
 from tests.kvtransfer.world import TOKENS
@@ -39,7 +39,7 @@ async def test_a_handoff_that_does_not_pass_is_counted_by_its_reason_on_both_sid
     async with pair(way) as both:
         both.granting = False
         both.open(1, [1, 2])
-        await until(lambda: both.of(RoomWanted), "nobody asks for room")
+        await until(lambda: both.of(BlocksWanted), "nobody asks for room")
         both.outbound.handle(AbortHandoff(1, "cancelled"))
         await both.unpinned(1)
         both.inbound.drain()

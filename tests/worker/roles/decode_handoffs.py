@@ -7,7 +7,7 @@ from contracts.messages.gateway import Stages
 from contracts.messages.handoff import Branch, Commit, Open
 from contracts.messages.job import DecodeJob
 from contracts.messages.sampling import Limits
-from kvtransfer.events import Landed, RoomWanted
+from kvtransfer.events import BlocksWanted, Landed
 from kvtransfer.handoff import HandoffKey
 from tests.opens import open_of
 from tests.worker.role_bench import LIMITS, SAMPLING, Bench, prompted
@@ -58,10 +58,10 @@ def committed(limits: Limits = LIMITS, branches: Branches = None, **changes: Any
     return Commit(**(fields | changes))
 
 
-def wanted(*samples: int, **changes: Any) -> RoomWanted:
+def wanted(*samples: int, **changes: Any) -> BlocksWanted:
     """Asks for room for these samples of handoff 5, all of them alive."""
     message = opened(samples=samples, **changes)
-    return RoomWanted(HandoffKey(message.sender, message.handoff), message, samples)
+    return BlocksWanted(HandoffKey(message.sender, message.handoff), message, samples)
 
 
 def landed(limits: Limits = LIMITS, branches: Branches = None, **changes: Any) -> Landed:

@@ -6,7 +6,7 @@ from contracts.ids import AttemptKey
 from contracts.messages.gateway import Stages, Way
 from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
-from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.events import BlocksGranted, BlocksRefused, BlocksWanted, Dropped, HandoffOver, Landed
 from kvtransfer.handoff import HandoffKey
 from tests.worker.roles.decode_handoffs import KEY, committed, decode_worker, landed, opened, short_job, wanted
 from worker.events import Begin, Emit, Fail, Kill
@@ -16,7 +16,7 @@ def test_a_sequence_gets_room_lands_runs_and_ends() -> None:
     bench, policy = decode_worker()
     policy.receive(wanted(0), 1.0)
     assert bench.step(policy) is None, "nothing to compute while it lands"
-    (granted,) = bench.heard(RoomGranted)
+    (granted,) = bench.heard(BlocksGranted)
     assert granted.key == KEY and len(granted.blocks[0]) == 3 and granted.held == (0,)
     policy.receive(landed(Limits(4)), 2.0)
     (begin,) = bench.heard(Begin)
@@ -47,7 +47,7 @@ def test_both_sides_of_a_handoff_tell_its_times() -> None:
 def test_a_handoff_that_can_never_fit_is_refused() -> None:
     bench, policy = decode_worker(blocks=3)
     policy.receive(wanted(0, tokens=50), 1.0)
-    (refused,) = bench.heard(RoomRefused)
+    (refused,) = bench.heard(BlocksRefused)
     assert refused.reason == "capacity" and not refused.retryable
     assert not policy.busy()
 
@@ -55,8 +55,8 @@ def test_a_handoff_that_can_never_fit_is_refused() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     bench, policy = decode_worker()
     for bad in (opened(prompt_tokens=0), opened(token_ids=[10**6] * 10)):
-        policy.receive(RoomWanted(KEY, bad, (0,)), 1.0)
-        assert bench.heard(RoomRefused)[0].reason == "malformed"
+        policy.receive(BlocksWanted(KEY, bad, (0,)), 1.0)
+        assert bench.heard(BlocksRefused)[0].reason == "malformed"
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
     foreign = structs.replace(committed(), branches=[Branch(0, [10**6])])
@@ -105,7 +105,7 @@ def test_deadlines_and_leaving_are_reported() -> None:
     bench.step(policy, 8.0)
     bench.said.clear()
     policy.leave("draining")
-    assert bench.heard(RoomRefused) == [RoomRefused(other, "draining", "the decode worker is leaving", True)], (
+    assert bench.heard(BlocksRefused) == [BlocksRefused(other, "draining", "the decode worker is leaving", True)], (
         "the prefill worker reports what has not landed"
     )
     assert bench.blocks.used_count == 0

@@ -2,7 +2,7 @@
 
 from contracts.messages.sampling import Limits
 from infra.redis.worker_load import HeldBlocks
-from kvtransfer.events import Dropped, RoomGranted
+from kvtransfer.events import BlocksGranted, Dropped
 from kvtransfer.handoff import HandoffKey
 from tests.worker.roles.decode_handoffs import decode_worker, landed, short_job, wanted
 from worker.events import Emit
@@ -12,7 +12,7 @@ def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() ->
     bench, policy = decode_worker()
     policy.receive(wanted(0, salt="tenant", priority=3), 1.0)
     bench.step(policy)
-    (first,) = bench.heard(RoomGranted)
+    (first,) = bench.heard(BlocksGranted)
     policy.receive(landed(Limits(3)), 2.0)
     assert [(each.prompt.salt, each.prompt.priority) for each in bench.scheduler.added] == [("tenant", 3)]
     for running in (True, False):
@@ -23,7 +23,7 @@ def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() ->
         bench.launch(policy, 3.0)
         if running:
             bench.collect(policy, 3.0)
-        second, other = bench.heard(RoomGranted)
+        second, other = bench.heard(BlocksGranted)
         assert (first.held, second.held, other.held) == ((0,), (2,), (0,)), "two blocks are full, the third differs"
         assert second.blocks[0][:2] == first.blocks[0][:2] and len(second.blocks[0]) == 4
         assert not set(second.blocks[0]) & set(other.blocks[0])
@@ -39,7 +39,7 @@ def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
     bench.run(policy)
     policy.receive(wanted(0, tokens=12), 2.0)
     bench.step(policy)
-    (grant,) = bench.heard(RoomGranted)
+    (grant,) = bench.heard(BlocksGranted)
     assert grant.held == (3,) and len(grant.blocks[0]) == 3
     policy.receive(landed(Limits(2)), 3.0)
     bench.run(policy)

@@ -11,7 +11,7 @@ from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Open
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import Tables
-from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
+from kvtransfer.events import BlocksGranted, BlocksRefused, BlocksWanted, Dropped, HandoffOver, Landed
 from kvtransfer.handoff import HandoffKey, handoff_blocks
 from tests.engine.strict_executor import StrictExecutor, next_token
 from tests.worker.policy_machine import PolicyMachine
@@ -162,7 +162,7 @@ class DecodeMachine(PolicyMachine):
         )
         key = HandoffKey("prefill", self.count)
         self.handoffs[key] = Handoff(message)
-        self.policy.receive(RoomWanted(key, message, tuple(each.sample for each in living)), self.now)
+        self.policy.receive(BlocksWanted(key, message, tuple(each.sample for each in living)), self.now)
         self.listen()
 
     def keys(self, handoff: Handoff) -> list[SampleKey]:
@@ -240,7 +240,7 @@ class DecodeMachine(PolicyMachine):
     def listen(self) -> None:
         super().listen()
         assert not self.bench.heard(Begin), "only what lands begins"
-        for event in self.bench.heard(RoomGranted):
+        for event in self.bench.heard(BlocksGranted):
             handoff = self.handoffs[event.key]
             needed = handoff_blocks(self.spec, handoff.opened.tokens)
             assert not handoff.blocks
@@ -248,7 +248,7 @@ class DecodeMachine(PolicyMachine):
                 assert len(table) == blocks.stop and all(table[blocks.start :]) and not any(table[: blocks.start])
                 assert blocks.start <= held <= blocks.stop
             handoff.blocks, handoff.held = event.blocks, event.held
-        for event in self.bench.heard(RoomRefused):
+        for event in self.bench.heard(BlocksRefused):
             assert not self.handoffs.pop(event.key).landed
         for event in self.bench.heard(HandoffOver):
             handoff = self.handoffs.pop(event.key)

@@ -8,7 +8,7 @@ from contracts.messages.job import AnyJob, PrefillJob
 from contracts.messages.sampling import Limits, Sampling
 from engine.schedule.sequence import SequenceState
 from infra.redis.worker_load import HeldBlocks
-from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
+from kvtransfer.events import BlocksGranted, BlocksRefused, Dropped, HandoffOver
 from tests.engine.strict_executor import placed
 from tests.worker.role_bench import Bench, Sevens
 from tests.worker.roles.decode_handoffs import KEY, decode_worker, landed, short_job, wanted
@@ -37,7 +37,7 @@ def tokens(bench: Bench) -> dict[int, list[int]]:
 def granted(bench: Bench, policy: DecodePolicy, *samples: int) -> None:
     policy.receive(wanted(*samples), 1.0)
     assert bench.step(policy) is None
-    assert [event.key for event in bench.heard(RoomGranted)] == [KEY]
+    assert [event.key for event in bench.heard(BlocksGranted)] == [KEY]
 
 
 def over(bench: Bench, policy: DecodePolicy) -> None:
@@ -155,7 +155,7 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
         policy.receive(job, 1.0)
         assert failed(bench) == [(sample, reason) for sample in samples]
     policy.receive(wanted(*range(9)), 1.0)
-    assert [event.reason for event in bench.heard(RoomRefused)] == ["capacity"]
+    assert [event.reason for event in bench.heard(BlocksRefused)] == ["capacity"]
     over(bench, policy)
 
 
@@ -163,7 +163,7 @@ def test_an_open_that_comes_behind_a_higher_attempt_is_refused() -> None:
     bench, policy = decode_worker()
     policy.receive(short_job(11, prompt_tokens=10, attempt=2), 1.0)
     policy.receive(wanted(0, handoff=6), 2.0)
-    assert [(event.key.handoff, event.reason) for event in bench.heard(RoomRefused)] == [(6, "superseded")]
+    assert [(event.key.handoff, event.reason) for event in bench.heard(BlocksRefused)] == [(6, "superseded")]
 
 
 def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
@@ -194,7 +194,7 @@ def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None
     states = [each.state for each in bench.scheduler.added if each.key.request == "r1"]
     assert states == [SequenceState.WAITING, SequenceState.BRANCH, SequenceState.ENDED]
     bench.run(policy)
-    assert len(bench.heard(RoomGranted)) == 1
+    assert len(bench.heard(BlocksGranted)) == 1
     policy.receive(landed(Limits(2), THREE), 2.0)
     assert [event.emitted.key.sample for event in bench.heard(Begin)] == [1]
     bench.run(policy)

@@ -43,7 +43,7 @@ def without_operator(weight: Weight) -> str | None:
         return weight.form
     if weight.group % GROUP_MULTIPLE and weight.group < weight.shape[1]:
         return f"{weight.form} in groups of {weight.group}"
-    if weight.table and whole_table(weight.table) is None:
+    if weight.table and integer_table(weight.table) is None:
         return f"{weight.form} with a table that is not of whole numbers"
     return None
 
@@ -55,15 +55,15 @@ def joined(weights: Sequence[Weight], dtype: torch.dtype) -> list[Weight]:
     """
     runs: list[list[Weight]] = []
     for weight in weights:
-        known = weight if without_operator(weight) is None else dequantized(weight)
-        if runs and _alike(runs[-1][0], known):
-            runs[-1].append(known)
+        supported = weight if without_operator(weight) is None else dequantized(weight)
+        if runs and _can_join(runs[-1][0], supported):
+            runs[-1].append(supported)
         else:
-            runs.append([known])
-    return [_together(run, dtype) for run in runs]
+            runs.append([supported])
+    return [_join(run, dtype) for run in runs]
 
 
-def _alike(a: Weight, b: Weight) -> bool:
+def _can_join(a: Weight, b: Weight) -> bool:
     if not isinstance(a, Quantized) or not isinstance(b, Quantized):
         return isinstance(a, Tensor) and isinstance(b, Tensor)
     same = (a.form, a.group, a.table, _kind_of_offsets(a)) == (b.form, b.group, b.table, _kind_of_offsets(b))
@@ -78,16 +78,16 @@ def _kind_of_offsets(weight: Quantized) -> str:
     return "middle" if torch.equal(weight.offsets, weight.scales * -INT4_ZERO_CODE) else "own"
 
 
-def _together(run: list[Weight], dtype: torch.dtype) -> Weight:
-    first, given = run[0], [weight for weight in run if isinstance(weight, Quantized)]
+def _join(run: list[Weight], dtype: torch.dtype) -> Weight:
+    first, quantized = run[0], [weight for weight in run if isinstance(weight, Quantized)]
     if isinstance(first, Tensor):
         ready = len(run) == 1 and first.dtype == dtype and first.is_contiguous()
         return first if ready else stacked(run, CPU_DEVICE, dtype)
-    offsets = [weight.offsets for weight in given if weight.offsets is not None]
+    offsets = [weight.offsets for weight in quantized if weight.offsets is not None]
     return replace(
         first,
-        values=torch.cat([weight.values for weight in given]),
-        scales=torch.cat([weight.scales for weight in given]),
+        values=torch.cat([weight.values for weight in quantized]),
+        scales=torch.cat([weight.scales for weight in quantized]),
         offsets=torch.cat(offsets) if offsets else None,
     )
 
@@ -122,9 +122,9 @@ def _pack_quantized(
     if weight.table:
         table = torch.tensor(weight.table)
         if dtype == torch.bfloat16:
-            whole = whole_table(weight.table)
-            assert whole is not None
-            unit, table, arguments.zero = whole
+            table_of_integers = integer_table(weight.table)
+            assert table_of_integers is not None
+            unit, table, arguments.zero = table_of_integers
             scales = scales * unit
         tensors.append(table)
         arguments.table = table.data_ptr()
@@ -156,7 +156,7 @@ def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
     return torch.exp2(largest.log2().ceil().clamp(max=127))
 
 
-def whole_table(table: Sequence[float]) -> tuple[float, Tensor, int] | None:
+def integer_table(table: Sequence[float]) -> tuple[float, Tensor, int] | None:
     """Returns (unit, whole numbers `[16]`, zero) with table = unit x (number - zero), or None."""
     for unit in TABLE_UNITS:
         numbers = [value / unit for value in table]

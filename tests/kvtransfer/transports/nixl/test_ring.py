@@ -36,7 +36,7 @@ class Ends:
 
     def __init__(self, agents: NixlAgents) -> None:
         self.writer, self.reader = (NixlRing(agents, RING_BYTES) for _ in range(2))
-        self.writer.connect(self.reader.described(), bytes.fromhex(TOKEN))
+        self.writer.connect(self.reader.description(), bytes.fromhex(TOKEN))
 
     def pass_on(self, offset: int, text: bytes) -> None:
         """Writes bytes, and returns when they are in the reader's ring. Raises `NixlError`."""
@@ -100,7 +100,7 @@ async def test_a_landing_admits_a_writer_that_says_its_token(agents: NixlAgents,
         while not there:  # the token came before
             await asyncio.sleep(0)
             there = await agents.call(writer.write, [])
-    landings.look(landing)
+    landings.read_token(landing)
     assert landing.is_admitted == (token == TOKEN)
     await agents.call(writer.close)
     landings.close()
