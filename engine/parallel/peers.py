@@ -1,4 +1,4 @@
-"""What rank 0 tells the other ranks of its group, so that they make the same steps."""
+"""The interface by which rank 0 has the other ranks of its group make the same steps."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -39,7 +39,7 @@ class Peers(Protocol):
         ...
 
     def propose(self, result: StepResult) -> None:
-        """Lets each rank propose behind a step, if its proposer is a part of the model; then all ranks meet."""
+        """Lets each rank run its part of the proposer, if it has one, after a step; then waits for all ranks."""
         ...
 
 

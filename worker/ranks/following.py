@@ -28,29 +28,13 @@ from engine.start.load import make_tier
 from engine.start.load_model import load_model
 from engine.start.proposers.load_proposer import load_proposer
 from engine.start.recording import record_decode_steps
+from worker.ranks import orders
 from worker.ranks.joining import join
-from worker.ranks.orders import (
-    JOINING,
-    LOADED,
-    AdapterAnswer,
-    FreeAdapter,
-    Launch,
-    LoadShard,
-    MakePool,
-    Move,
-    MoveTokens,
-    Order,
-    PoolHandles,
-    Propose,
-    ReadAdapter,
-    RecordSteps,
-    Spare,
-    TellSpare,
-    send,
-)
 
+Orders = Iterator[tuple[orders.Order, list[int]]]
+"""Orders of rank 0, each with the file descriptors that came with it."""
 MAX_STEPS_KEPT = 4
-"""Steps behind which rank 0 may still propose: more than it launches before it collects one."""
+"""Steps after which rank 0 may still ask for proposals: more than it launches before it collects one."""
 
 
 class RankExecutor(Executor):
@@ -76,7 +60,7 @@ class RankExecutor(Executor):
             self._before = Sampled(self.engine.group.collective.broadcast(tokens) if works else tokens, works)
 
     def propose(self, result: StepResult) -> None:
-        """Proposes as rank 0 does, which needs this rank's part of layers and logits. Raises as `follow` does."""
+        """Runs this rank's part of the proposer, if it has one. Raises as `follow` does."""
         with torch.inference_mode(), device_errors():
             if self._proposer is not None:  # else the whole proposer is on rank 0
                 plan, hidden = next(step for step in self._followed if step[0].step == result.step)
@@ -84,63 +68,65 @@ class RankExecutor(Executor):
             self.engine.group.collective.barrier()
 
 
-def follow(begin: LoadShard, orders: Iterator[tuple[Order, list[int]]], stream: socket.socket) -> None:
-    """Loads a shard and carries out `orders` until they end. Raises `BatonError` if one fails."""
+def follow(begin: orders.LoadShard, received: Orders, stream: socket.socket) -> None:
+    """Loads a shard and carries out the orders of rank 0 until they end. Raises `BatonError` if one fails."""
 
     def silent(stage: str, percent: float) -> None:
         """Reports nothing: rank 0 reports the progress of all ranks."""
 
-    if isinstance(begin.way, MeetingFile):
-        stream.sendall(JOINING)
-    with closing(join(begin.shard, begin.way)) as collective:
+    if isinstance(begin.link, MeetingFile):
+        stream.sendall(orders.JOINING)
+    with closing(join(begin.shard, begin.link)) as collective:
         group = RankGroup(begin.shard, collective)
         config = begin.config
         loaded = load_model(config, silent, open_checkpoint, group)
         drafting = load_proposer(config, loaded, silent, open_checkpoint)
-        stream.sendall(LOADED)
+        stream.sendall(orders.LOADED)
         executor: RankExecutor | None = None
-        for order, descriptors in orders:
+        for order, descriptors in received:
             match order:
-                case MakePool(counts, slots):
+                case orders.MakePool(counts, slots):
                     executor = None  # frees its pool before the next one is made
                     made = loaded.with_pool(counts, make_tier(config, loaded, slots), descriptors=descriptors)
                     executor = RankExecutor(made, drafting.begin(made, tuple(counts), loaded.config, silent))
                     del made
                     if loaded.backend.device.type == "cuda":
-                        send(stream, PoolHandles(executor.engine.pool.handles()))
-                case TellSpare():
+                        orders.send(stream, orders.PoolHandles(executor.engine.pool.handles()))
+                case orders.ReportSpare():
                     memory = device_memory(loaded.backend.device)
-                    send(stream, Spare(memory.spare(config.gpu_memory_utilization)))
-                case RecordSteps(longest):
+                    orders.send(stream, orders.Spare(memory.spare(config.gpu_memory_utilization)))
+                case orders.RecordSteps(longest):
                     assert executor is not None
                     pool = executor.engine.pool
-                    executor = executor.with_steps(
-                        record_decode_steps(config, loaded, pool, longest, silent, drafting.tree)
-                    )
-                case Move(moves):
-                    assert executor is not None
-                    executor.move(moves)
-                case MoveTokens(places):
-                    assert executor is not None
-                    executor.move_tokens(places)
-                case Launch(plan, recorded):
-                    assert executor is not None
-                    executor.follow(plan, recorded)
-                case Propose(step, tokens, accepted):
-                    assert executor is not None
-                    executor.propose(StepResult(step, tokens, accepted=accepted))
-                case ReadAdapter(directory):
-                    send(stream, _load_adapter(loaded.adapters, Path(directory)))
-                case FreeAdapter(digest):
+                    steps = record_decode_steps(config, loaded, pool, longest, silent, drafting.tree)
+                    executor = executor.with_steps(steps)
+                case orders.ReadAdapter(directory):
+                    orders.send(stream, _load_adapter(loaded.adapters, Path(directory)))
+                case orders.FreeAdapter(digest):
                     assert loaded.adapters is not None
                     loaded.adapters.free(digest)
-                case LoadShard():
-                    raise AssertionError("a rank begins once")
+                case orders.LoadShard():
+                    raise AssertionError("a rank loads one shard")
+                case _:
+                    assert executor is not None
+                    _carry_out(executor, order)
 
 
-def _load_adapter(slots: AdapterSlots | None, directory: Path) -> AdapterAnswer:
+def _carry_out(executor: RankExecutor, order: orders.StepOrder) -> None:
+    match order:
+        case orders.Move(moves):
+            executor.move(moves)
+        case orders.MoveTokens(moves):
+            executor.move_tokens(moves)
+        case orders.Launch(plan, recorded):
+            executor.follow(plan, recorded)
+        case orders.Propose(step, tokens, accepted):
+            executor.propose(StepResult(step, tokens, accepted=accepted))
+
+
+def _load_adapter(slots: AdapterSlots | None, directory: Path) -> orders.AdapterAnswer:
     assert slots is not None, "adapters are off"
     try:
-        return AdapterAnswer(slots.load(directory))
+        return orders.AdapterAnswer(slots.load(directory))
     except AdapterError as error:
-        return AdapterAnswer(problem=str(error))
+        return orders.AdapterAnswer(problem=str(error))

@@ -11,6 +11,6 @@ def meeting(directory: str, backend: DistributedBackend, config: EngineConfig) -
     return MeetingFile(f"{directory}/meeting", backend, config.deterministic or backend != "nccl")
 
 
-def join(shard: Shard, way: RankWires | MeetingFile) -> SharedMemoryCollective | DistributedCollective:
+def join(shard: Shard, link: RankWires | MeetingFile) -> SharedMemoryCollective | DistributedCollective:
     """Raises `RankError` if another rank does not come."""
-    return DistributedCollective(shard, way) if isinstance(way, MeetingFile) else SharedMemoryCollective(shard, way)
+    return DistributedCollective(shard, link) if isinstance(link, MeetingFile) else SharedMemoryCollective(shard, link)

@@ -1,4 +1,4 @@
-"""Messages of rank 0 to another rank of its group, over a stream of bytes."""
+"""Messages of rank 0 to another rank of its worker, over a stream of bytes, and the answers."""
 
 import socket
 from array import array
@@ -20,12 +20,12 @@ MAX_DESCRIPTORS = 16
 
 
 class LoadShard(Struct, frozen=True, tag=True):
-    """Load this shard of the model, and say `LOADED`; the file descriptors of wires are inherited."""
+    """Load this shard of the model, and send `LOADED`; the file descriptors of wires are inherited."""
 
     config: EngineConfig
     shard: Shard
     threads: int
-    way: RankWires | MeetingFile  # to the other ranks
+    link: RankWires | MeetingFile  # to the other ranks
 
 
 class MakePool(Struct, frozen=True, tag=True):
@@ -38,7 +38,7 @@ class MakePool(Struct, frozen=True, tag=True):
     slots: int  # of the host tier
 
 
-class TellSpare(Struct, frozen=True, tag=True):
+class ReportSpare(Struct, frozen=True, tag=True):
     """Send the `Spare` bytes of this rank's GPU."""
 
 
@@ -62,7 +62,7 @@ class Launch(Struct, frozen=True, tag=True):
 
 
 class Propose(Struct, frozen=True, tag=True):
-    """Propose behind a launched step that gave these tokens, then meet the other ranks."""
+    """Propose draft tokens after a launched step that gave these tokens, then wait for the other ranks."""
 
     step: int
     tokens: list[list[int]]
@@ -94,9 +94,8 @@ class Spare(Struct, frozen=True, tag=True):
     bytes: int
 
 
-Order = (
-    LoadShard | MakePool | TellSpare | Move | MoveTokens | RecordSteps | Launch | Propose | ReadAdapter | FreeAdapter
-)
+StepOrder = Move | MoveTokens | Launch | Propose
+Order = LoadShard | MakePool | ReportSpare | RecordSteps | ReadAdapter | FreeAdapter | StepOrder
 Answer = AdapterAnswer | PoolHandles | Spare
 JOINING, LOADED = b"\2", b"\1"
 """Bytes that a rank sends before it waits for the others at a `MeetingFile`, and when it has loaded the model."""

@@ -47,8 +47,8 @@ class RankProcesses(RankStreams):
         self._closing = False
         super().__init__(config, ranks, threads, backend)
 
-    def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
-        wires = () if isinstance(way, MeetingFile) else (way.memory, *way.sockets.values())
+    def begin(self, rank: int, stream: socket.socket, link: RankWires | MeetingFile) -> None:
+        wires = () if isinstance(link, MeetingFile) else (link.memory, *link.sockets.values())
         gpu = {VISIBLE_GPUS: self._gpus[rank]} if self._gpus else {}  # so it opens no context on other GPUs
         self._processes.append(self.start([str(stream.fileno()), self._form], (stream.fileno(), *wires), gpu))
         stream.close()

@@ -22,7 +22,7 @@ class FollowerThreads(RankStreams):
         self._followers: list[Future[None]] = []
         super().__init__(config, ranks, threads=1)
 
-    def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
+    def begin(self, rank: int, stream: socket.socket, link: RankWires | MeetingFile) -> None:
         self._followers.append(self._threads.submit(self._follow, stream))
 
     @staticmethod

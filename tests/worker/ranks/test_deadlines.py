@@ -17,7 +17,7 @@ from worker.ranks.leading import RankStreams
 class Mute(RankStreams):
     """Ranks that read orders and say what they are told to, or nothing."""
 
-    def begin(self, rank: int, stream: socket.socket, way: RankWires | MeetingFile) -> None:
+    def begin(self, rank: int, stream: socket.socket, link: RankWires | MeetingFile) -> None:
         self.theirs = stream
 
 
