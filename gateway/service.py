@@ -138,11 +138,8 @@ class Gateway:
             GrammarChecks(directory, tokenizer.vocabulary),
             self._tenants,
             self.requests,
-            self.workers.context,
-            self.workers.adapters,
-            self.workers.block_sizes,
+            self.workers,
             self.unloaded,
-            self.workers.pooling,
         )
         running = (
             self.discovery.run(),

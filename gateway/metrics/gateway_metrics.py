@@ -26,9 +26,9 @@ _REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 _TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 _BUILD_LABELS = ["version", "protocol", "python"]
 _READ_GAUGES = {
-    "baton:requests_waiting": "Requests in line for room, or for a moment at which they can keep their objective",
+    "baton:requests_waiting": "Requests that wait until workers have room, or until they can keep their objective",
     "baton:model_unloaded": "1 while the model is unloaded because it was idle; the next request loads it",
-    "baton:pairs_unreached": "Pairs of a gateway or prefill worker and a worker that it cannot connect to",
+    "baton:pairs_unreached": "Pairs of a gateway or prefill worker, and a worker that it cannot connect to",
 }
 """Gauges that are read from other parts of the gateway, with their help texts."""
 
@@ -57,21 +57,21 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, ["model_name", *labels], registry=self._registry)
 
-        self._ttft = histogram("vllm:time_to_first_token_seconds", "Receipt to first output token")
-        gaps = "vllm:inter_token_latency_seconds"
-        self._gaps = InterTokenLatency(gaps, "Between two output tokens of a request", _TOKEN_BUCKETS_S, model)
-        self._registry.register(self._gaps)
-        self.gaps = self._gaps.observe  # counts output tokens by the seconds since the previous token
+        self._ttft = histogram("vllm:time_to_first_token_seconds", "Time from receipt to the first output token")
+        self.inter_token_latency = InterTokenLatency(
+            "vllm:inter_token_latency_seconds", "Time between two output tokens of a request", _TOKEN_BUCKETS_S, model
+        )
+        self._registry.register(self.inter_token_latency)
         self._tpot = histogram(
             "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _TOKEN_BUCKETS_S
         )
-        self._e2e = histogram("vllm:e2e_request_latency_seconds", "Receipt to last output token")
+        self._e2e = histogram("vllm:e2e_request_latency_seconds", "Time from receipt to the last output token")
         self._queue = histogram("vllm:request_queue_time_seconds", "Wait on the prefill worker")
         self._prefill = histogram("vllm:request_prefill_time_seconds", "Computation of the prompt")
-        self._handoff = histogram("baton:request_handoff_time_seconds", "Passing of the KV cache")
-        self._grant = histogram("baton:request_handoff_grant_seconds", "Wait for room on the decode worker")
+        self._handoff = histogram("baton:request_handoff_time_seconds", "Time of the KV handoff")
+        self._grant = histogram("baton:request_handoff_grant_seconds", "Wait for KV blocks of the decode worker")
         self._exposed = histogram(
-            "baton:request_handoff_exposed_seconds", "Passing of the KV cache, after the prompt was computed"
+            "baton:request_handoff_exposed_seconds", "Time of the KV handoff after the prompt was computed"
         )
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens")
         self._output = counter("vllm:generation_tokens", "Output tokens")
@@ -79,14 +79,16 @@ class Metrics:
         self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
         self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
         self._missed = counter("baton:requests_late", "Finished requests that missed ttft, tpot or both", "missed")
-        self._bytes = counter("baton:handoff_bytes", "KV bytes that were passed", "transport", "sealed", "codec")
+        self._bytes = counter("baton:handoff_bytes", "KV bytes that were handed off", "transport", "sealed", "codec")
         self._placed = counter("baton:attempts_placed", "Attempts, by who computes the prompt", "path")
-        self._retries = counter("baton:attempts_retried", "Attempts that were followed by another", "reason")
+        self._retries = counter("baton:attempts_retried", "Attempts that failed and were followed by another", "reason")
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
         self._refused = counter("baton:requests_refused", "Requests answered with an error", "status", "code")
         self._died = counter("baton:workers_died", "Workers that died, as this gateway saw it", "role")
         in_progress = "baton:requests_in_progress"
-        self._in_progress = Gauge(in_progress, "Of this gateway", ["model_name"], registry=self._registry)
+        self._in_progress = Gauge(
+            in_progress, "Requests of this gateway in progress", ["model_name"], registry=self._registry
+        )
         for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
             unlabelled.labels(model)
         for role in ("prefill", "decode"):
@@ -126,8 +128,8 @@ class Metrics:
         self._prompt.labels(self._model).inc(record.prompt_tokens)
         self._output.labels(self._model).inc(record.output_tokens)
         if record.handoff_bytes:
-            way = (record.transport, str(record.sealed).lower(), record.codec)
-            self._bytes.labels(self._model, *way).inc(record.handoff_bytes)
+            transfer = (record.transport, str(record.sealed).lower(), record.codec)
+            self._bytes.labels(self._model, *transfer).inc(record.handoff_bytes)
         if record.outcome != "finished":
             return
         self._success.labels(self._model, record.reason).inc()

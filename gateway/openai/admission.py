@@ -1,13 +1,12 @@
 """Turns a parsed body into admitted prompts, or refuses it: checks lengths, limits, token ids, and capacity."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 from msgspec import structs
 
-from contracts.adapters import HeldAdapter
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Sampling, TokenIds
 from contracts.pooling import Pooling
@@ -38,6 +37,8 @@ from gateway.text.infill import Infill
 from gateway.text.shown_tools import NOTHING_SHOWN
 from gateway.text.stop import StopStrings
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
+from gateway.workers.connection import WorkerConnection
+from gateway.workers.directory import WorkerDirectory
 from infra.config.gateway import GatewayConfig
 from infra.fair_queueing.turns import TenantShare
 
@@ -56,10 +57,8 @@ class OpenAnswers(Sized, Protocol):
 class PromptAdmission:
     """Checks requests and tokenizes them.
 
-    The length of `in_progress` is the number of answers in progress or waiting. `workers_context` returns the shortest
-    limit among the workers, in tokens, or 0 while there are none, `adapters` the adapters that requests may name, and
-    `block_sizes` the block sizes, in tokens, of workers that report their cached blocks. `pooling` returns how the
-    model makes vectors or scores, or None if it answers chats.
+    The length of `in_progress` is the number of answers in progress or waiting. `workers` know their shortest context,
+    their adapters, the sizes of their cached blocks, and how the model makes vectors or scores.
     """
 
     def __init__(
@@ -70,11 +69,8 @@ class PromptAdmission:
         grammars: GrammarChecks,
         tenants: Tenants,
         in_progress: OpenAnswers,
-        workers_context: Callable[[], int],
-        adapters: Callable[[], Mapping[str, HeldAdapter]],
-        block_sizes: Callable[[], Collection[int]],
+        workers: WorkerDirectory[WorkerConnection],
         unloaded: UnloadedModel,
-        pooling: Callable[[], Pooling | None],
     ) -> None:
         self.tokenizer = tokenizer
         self.grammars = grammars
@@ -83,15 +79,13 @@ class PromptAdmission:
         self._format = answer_format(shown, tokenizer.token_id, config.tool_parser, config.reasoning_parser)
         self._names = names
         self._model = names[0]
-        self.window = ContextWindow((config.max_model_len, tokenizer.context), workers_context)
+        self.window = ContextWindow((config.max_model_len, tokenizer.context), workers.context)
         self.work = TokenizerWork(self.window.tokens)
         self._constraints = AnswerConstraints(self._format, grammars, self.work.run)
         self._tenants = tenants
         self._in_progress = in_progress
-        self._adapters = adapters
-        self._block_sizes = block_sizes
+        self._workers = workers
         self._unloaded = unloaded
-        self.pooling = pooling
         self.admitting = 0  # answers whose prompts are being checked
 
     async def chat(
@@ -192,12 +186,16 @@ class PromptAdmission:
 
     async def with_keys(self, admitted: AdmittedPrompt, param: str, share: TenantShare) -> AdmittedPrompt:
         """Adds the keys of the prompt's KV blocks, if any worker reports its cached blocks."""
-        return await self.work.with_keys(admitted, self._block_sizes(), param, share)
+        return await self.work.with_keys(admitted, self._workers.block_sizes(), param, share)
 
     async def close(self) -> None:
         """Ends the threads, and the processes that check grammars."""
         self.work.close()
         await self.grammars.close()
+
+    def pooling(self) -> Pooling | None:
+        """Returns how the model makes vectors or scores; None if it answers chats."""
+        return self._workers.pooling()
 
     @property
     def thought_end(self) -> int | None:
@@ -255,7 +253,7 @@ class PromptAdmission:
         """Returns the digest of the adapter that a body names as its model, empty for the model. Raises `APIError`."""
         if body.model is None or body.model in self._names:
             return ""
-        adapters = self._adapters()
+        adapters = self._workers.adapters()
         if body.model not in adapters:
             raise no_model(body.model, self._model, adapters)
         return adapters[body.model].digest

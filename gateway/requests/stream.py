@@ -76,7 +76,7 @@ class Stream:
         tokens = new.token_ids
         if self._plain and tokens and new.finish is None and new.scores is None:
             count = len(tokens)
-            self._metrics.gaps((now - self._last) / count, count)
+            self._metrics.inter_token_latency.observe((now - self._last) / count, count)
             self._last = now
             self._undecoded += tokens
             self._tokens += tokens
@@ -204,5 +204,5 @@ class Stream:
             self._metrics.first_token(now - self.received)
             tokens -= 1
         if tokens:
-            self._metrics.gaps((now - self._last) / tokens, tokens)
+            self._metrics.inter_token_latency.observe((now - self._last) / tokens, tokens)
         self._last = now

@@ -104,7 +104,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         standing, unreached = gateway.metrics.roles.standing, gateway.discovery.unreached
         return reply(
             Stats(
-                _facts(gateway),
+                _gateway_status(gateway),
                 await gateway.worker_records(),
                 standing,
                 found,
@@ -120,22 +120,20 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def index(request: Request) -> Response:
         return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
 
+    unready = {503: HealthReport}
     return [
         Endpoint(
-            "GET",
-            "/health",
-            health,
-            "Says whether a request would be served.",
-            answer=HealthReport,
-            others={503: HealthReport},
+            "GET", "/health", health, "Says whether a request would be served.", answer=HealthReport, others=unready
         ),
-        Endpoint("GET", "/ready", health, "Says the same.", answer=HealthReport, others={503: HealthReport}),
+        Endpoint(
+            "GET", "/ready", health, "Says whether a request would be served.", answer=HealthReport, others=unready
+        ),
         Endpoint("GET", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
         Endpoint("POST", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
         Endpoint("GET", "/version", version, "Names the version.", answer=Version),
         Endpoint("GET", "/load", load, "Counts the answers in progress.", answer=LoadReport),
-        Endpoint("GET", "/stats", stats, "Tells what gateway and workers say of themselves.", answer=Stats),
-        Endpoint("GET", "/metrics", metrics, "Gives figures for Prometheus.", media=CONTENT_TYPE),
+        Endpoint("GET", "/stats", stats, "Returns the reports of the gateway and of the workers.", answer=Stats),
+        Endpoint("GET", "/metrics", metrics, "Returns metrics for Prometheus.", media=CONTENT_TYPE),
         Endpoint("GET", "/", index, "Shows a page with links.", media="text/html; charset=utf-8", shown=False),
     ]
 
@@ -144,11 +142,11 @@ def _life(record: GatewayRecord) -> GatewayLife:
     return GatewayLife(record.epoch, record.started_at, record.in_progress, record.judged)
 
 
-def _facts(gateway: Gateway) -> GatewayStatus:
+def _gateway_status(gateway: Gateway) -> GatewayStatus:
     """Returns only settings that cannot be secrets: numbers, switches, and enumerations."""
     config: dict[str, Any] = structs.asdict(gateway.config)
-    words = ("log_level", "spelled_tokens")
-    settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
+    enumerations = ("log_level", "spelled_tokens")
+    settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in enumerations}
     versions = {"baton": BATON_VERSION, "protocol": str(PROTOCOL), "python": platform.python_version()}
     predicted = gateway.metrics.predictions.summary()
     return GatewayStatus(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)
