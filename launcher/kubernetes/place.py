@@ -30,12 +30,12 @@ from launcher.options import DEMO_MODEL
 
 SECRET_DIRECTORY = "/etc/baton/secret"
 KEYS_DIRECTORY = "/etc/baton/keys"
-OWN_KEY_DIRECTORY = "/etc/baton/own-key"
+OPERATOR_KEY_DIRECTORY = "/etc/baton/own-key"
 TLS_DIRECTORY = "/etc/baton/tls"
 WRITABLE_DIRECTORIES = {"tmp": "/tmp", "run": RUN_DIRECTORY, "home": HOME_DIRECTORY}
 """Directories that last as long as the pod; the rest of its file system is read-only."""
 
-OWN_KEYS_FILE = "own-keys.json"
+OPERATOR_KEYS_FILE = "own-keys.json"
 FIRST_WORKER_PORT = 7000  # each pod has its own address, so all workers listen on the same ports
 
 REDIS_URL, REDIS_PASSWORD = "BATON_REDIS_URL", "REDISCLI_AUTH"  # environment variables; redis-cli reads the second
@@ -43,11 +43,11 @@ REDIS_URL, REDIS_PASSWORD = "BATON_REDIS_URL", "REDISCLI_AUTH"  # environment va
 
 def pods_deployment(config: ManifestsConfig) -> Deployment:
     """Describes the deployment with the paths and port numbers that it has inside pods."""
-    made = describe(_in_pods(config), host="0.0.0.0", port=config.port, dashboard_port=config.dashboard_port)
-    return Deployment(tuple(_numbered(config, service) for service in made.services))
+    made = describe(_with_pod_paths(config), host="0.0.0.0", port=config.port, dashboard_port=config.dashboard_port)
+    return Deployment(tuple(_with_ports_and_replicas(config, service) for service in made.services))
 
 
-def _in_pods(config: ManifestsConfig) -> ManifestsConfig:
+def _with_pod_paths(config: ManifestsConfig) -> ManifestsConfig:
     files = tuple(f"{KEYS_DIRECTORY}/{number}.json" for number in range(len(config.api_keys)))
     return replace(
         config,
@@ -58,7 +58,7 @@ def _in_pods(config: ManifestsConfig) -> ManifestsConfig:
     )
 
 
-def _numbered(config: ManifestsConfig, service: Service) -> Service:
+def _with_ports_and_replicas(config: ManifestsConfig, service: Service) -> Service:
     if service.role in WORKERS:
         ports = tuple(Port(port.name, FIRST_WORKER_PORT + place) for place, port in enumerate(service.ports))
         return replace(service, ports=ports)
@@ -80,8 +80,10 @@ def locations(config: ManifestsConfig, service: Service) -> Locations:
         status_file=STATUS_FILE,
         worker=PlaceOptions(announce="$(POD_IP)", ports=ports) if service.role in WORKERS else PlaceOptions(),
         gateway=f"http{'s' * bool(config.tls_cert)}://{name_of(config, 'gateway')}:{config.port}",
-        operator_keys_file=f"{KEYS_DIRECTORY}/{OWN_KEYS_FILE}" if config.api_keys and service.role == "gateway" else "",
-        operator_key_file=f"{OWN_KEY_DIRECTORY}/api-key" if config.api_keys and dashboard else "",
+        operator_keys_file=f"{KEYS_DIRECTORY}/{OPERATOR_KEYS_FILE}"
+        if config.api_keys and service.role == "gateway"
+        else "",
+        operator_key_file=f"{OPERATOR_KEY_DIRECTORY}/api-key" if config.api_keys and dashboard else "",
         python=PYTHON_COMMAND,
     )
 
@@ -89,19 +91,26 @@ def locations(config: ManifestsConfig, service: Service) -> Locations:
 def hub_token(config: ManifestsConfig) -> list[Value]:
     """Returns the environment variable with the hub token, for pods that download a model; empty without a token."""
     name, _, key = config.hf_token_secret.partition(":")
-    held = {"secretKeyRef": {"name": name, "key": key or "token"}}
-    return [{"name": HUB_TOKEN, "valueFrom": held}] if name else []
+    reference = {"secretKeyRef": {"name": name, "key": key or "token"}}
+    return [{"name": HUB_TOKEN, "valueFrom": reference}] if name else []
 
 
 def needs_models(config: ManifestsConfig) -> bool:
     return config.model != DEMO_MODEL
 
 
-def settings(config: ManifestsConfig) -> dict[str, str]:
+def environment(config: ManifestsConfig) -> dict[str, str]:
+    """Returns the environment variables of all pods."""
     hub = {HUB_ENDPOINT: config.hf_endpoint} if config.hf_endpoint else {}
     cache = f"{MODELS_DIRECTORY}/huggingface" if needs_models(config) else f"{HOME_DIRECTORY}/hub"
     # A new pod finds the kernels that others compiled. A volume with the model itself is read-only.
     writes_volume = needs_models(config) and not config.model.startswith(f"{MODELS_DIRECTORY}/")
     triton = {"TRITON_CACHE_DIR": f"{MODELS_DIRECTORY}/baton/triton"} if writes_volume else {}
-    own = {"HOME": HOME_DIRECTORY, "HF_HOME": cache}
-    return {**SERVICE_ENVIRONMENT, **hub, **triton, **own, **dict(each.split("=", 1) for each in config.placement.env)}
+    homes = {"HOME": HOME_DIRECTORY, "HF_HOME": cache}
+    return {
+        **SERVICE_ENVIRONMENT,
+        **hub,
+        **triton,
+        **homes,
+        **dict(each.split("=", 1) for each in config.placement.env),
+    }

@@ -51,7 +51,7 @@ USED_BLOCKS = ScalingMetric("baton:used_blocks_ratio", "decode")
 SCALING_METRICS = (PREDICTED_TTFT, QUEUED_TOKENS, BUSY_WORKERS, PREDICTED_TPOT, USED_BLOCKS)
 
 
-def scales(config: ManifestsConfig, service: Service) -> bool:
+def is_autoscaled(config: ManifestsConfig, service: Service) -> bool:
     return service.role in WORKERS and bool(_max_pods(config, service.role))
 
 

@@ -11,7 +11,7 @@ from launcher.kubernetes.objects.secrets import digest, secret_name
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import (
     KEYS_DIRECTORY,
-    OWN_KEY_DIRECTORY,
+    OPERATOR_KEY_DIRECTORY,
     REDIS_URL,
     SECRET_DIRECTORY,
     TLS_DIRECTORY,
@@ -24,7 +24,7 @@ from launcher.kubernetes.quantities import cores, size
 
 PRE_STOP_S = 5
 """Seconds from the removal of a gateway pod until its SIGTERM; proxies may still send new connections during them."""
-FRONT_CPUS, FRONT_MEMORY = 1.0, 2 << 30
+SERVICE_CPUS, SERVICE_MEMORY_BYTES = 1.0, 2 << 30
 """Cores and bytes of memory for each gateway process, and for the dashboard."""
 
 RESTRICTED_CONTEXT: Value = {
@@ -105,25 +105,26 @@ def _resources(config: ManifestsConfig, service: Service) -> Value:
         cpus, memory = config.worker_cpus, config.worker_memory
     else:
         processes = config.gateways if service.role == "gateway" else 1
-        cpus, memory = FRONT_CPUS * processes, FRONT_MEMORY * processes
+        cpus, memory = SERVICE_CPUS * processes, SERVICE_MEMORY_BYTES * processes
     gpus: Value = {config.gpu_resource: service.gpus} if service.gpus else {}
     # No limit on cores: reaching a limit would stop all threads of a step for the rest of a 100 ms period.
     limits = {"memory": size(memory), **gpus}
     return {"requests": {"cpu": cores(cpus), **limits}, "limits": limits}
 
 
-def _held(config: ManifestsConfig, service: Service) -> dict[str, tuple[str, str]]:
-    held = {}
+def _mounted_secrets(config: ManifestsConfig, service: Service) -> dict[str, tuple[str, str]]:
+    """Returns volume → name of a Secret, and the directory at which its files appear."""
+    mounted = {}
     if service.role != "dashboard":
-        held["secret"] = (secret_name(config), SECRET_DIRECTORY)
+        mounted["secret"] = (secret_name(config), SECRET_DIRECTORY)
     if service.role not in WORKERS:
         if config.api_keys:
-            held["keys"] = (name_of(config, "keys"), KEYS_DIRECTORY)
+            mounted["keys"] = (name_of(config, "keys"), KEYS_DIRECTORY)
         if config.tls_cert:
-            held["tls"] = (name_of(config, "tls"), TLS_DIRECTORY)
+            mounted["tls"] = (name_of(config, "tls"), TLS_DIRECTORY)
     if service.role == "dashboard" and config.api_keys:
-        held["own-key"] = (name_of(config, "own-key"), OWN_KEY_DIRECTORY)
-    return held
+        mounted["own-key"] = (name_of(config, "own-key"), OPERATOR_KEY_DIRECTORY)
+    return mounted
 
 
 def _has_models(config: ManifestsConfig, service: Service) -> bool:
@@ -135,7 +136,8 @@ def _mounts(config: ManifestsConfig, service: Service) -> list[Value]:
     if service.gpus > 1:
         made.append({"name": "shm", "mountPath": "/dev/shm"})
     made += [
-        {"name": volume, "mountPath": path, "readOnly": True} for volume, (_, path) in _held(config, service).items()
+        {"name": volume, "mountPath": path, "readOnly": True}
+        for volume, (_, path) in _mounted_secrets(config, service).items()
     ]
     if _has_models(config, service):
         made.append(
@@ -154,9 +156,8 @@ def _volumes(config: ManifestsConfig, service: Service) -> list[Value]:
     if service.gpus > 1:
         made.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size(RANKS_SHARED_MEMORY)}})
     made += [
-        # Only the file `secret` of the shared Secret is mounted; its other entries are environment variables.
-        {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, **_only(volume)}}
-        for volume, (secret, _) in _held(config, service).items()
+        {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, **_mounted_files(volume)}}
+        for volume, (secret, _) in _mounted_secrets(config, service).items()
     ]
     if _has_models(config, service) and config.models_access == "pod":
         made.append({"name": "models", "emptyDir": {"sizeLimit": size(config.models_size)}})
@@ -166,7 +167,8 @@ def _volumes(config: ManifestsConfig, service: Service) -> list[Value]:
     return made
 
 
-def _only(volume: str) -> Value:
+def _mounted_files(volume: str) -> Value:
+    """Limits the shared Secret's volume to the file `secret`: its other entries are environment variables."""
     return {"items": [{"key": "secret", "path": "secret"}]} if volume == "secret" else {}
 
 
@@ -174,16 +176,16 @@ def _affinity(config: ManifestsConfig, service: Service) -> Value:
     made: Value = {
         "podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
-                _near(config, service.role, "kubernetes.io/hostname", weight=50)
+                _affinity_term(config, service.role, "kubernetes.io/hostname", weight=50)
             ]
         }
     }
     if service.role in WORKERS:
-        zone = [_near(config, role, "topology.kubernetes.io/zone", weight=100) for role in WORKERS]
+        zone = [_affinity_term(config, role, "topology.kubernetes.io/zone", weight=100) for role in WORKERS]
         made["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": zone}
     return made
 
 
-def _near(config: ManifestsConfig, role: Role, topology: str, weight: int) -> Value:
+def _affinity_term(config: ManifestsConfig, role: Role, topology: str, weight: int) -> Value:
     pods = {"labelSelector": {"matchLabels": selector(config, role)}, "topologyKey": topology}
     return {"weight": weight, "podAffinityTerm": pods}

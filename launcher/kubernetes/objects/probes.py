@@ -22,9 +22,9 @@ def probes(config: ManifestsConfig, service: Service) -> Value:
         started = ready = _exec(*is_ready(STATUS_FILE))
         alive = _exec(*is_alive(STATUS_FILE, MAX_SILENCE_S))
     return {
-        "startupProbe": _every(started, failures=minutes * 60 // PROBE_PERIOD_S),
-        "readinessProbe": _every(ready, failures=2),
-        "livenessProbe": _every(alive, failures=6),
+        "startupProbe": _with_thresholds(started, failures=minutes * 60 // PROBE_PERIOD_S),
+        "readinessProbe": _with_thresholds(ready, failures=2),
+        "livenessProbe": _with_thresholds(alive, failures=6),
     }
 
 
@@ -38,5 +38,5 @@ def _exec(*words: str) -> Value:
     return {"exec": {"command": list(words)}}
 
 
-def _every(probe: Value, failures: int) -> Value:
+def _with_thresholds(probe: Value, failures: int) -> Value:
     return {**probe, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": PROBE_TIMEOUT_S, "failureThreshold": failures}

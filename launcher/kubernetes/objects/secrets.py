@@ -13,7 +13,7 @@ from infra.network.sealing import derive_key, load_secret, new_secret
 from launcher.containers.yaml_text import Value
 from launcher.kubernetes.names import metadata, name_of
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.place import OWN_KEYS_FILE, settings
+from launcher.kubernetes.place import OPERATOR_KEYS_FILE, environment
 
 
 class Secrets(Struct, frozen=True):
@@ -21,7 +21,7 @@ class Secrets(Struct, frozen=True):
 
     shared: dict[str, str]  # for gateways and workers; empty: the Secret exists already
     keys: dict[str, str]  # hashed API keys of clients; empty: clients need no key
-    own_key: dict[str, str]  # operator key with which the dashboard and Prometheus ask the gateways
+    operator_key: dict[str, str]  # operator key with which the dashboard and Prometheus ask the gateways
     tls: dict[str, str]
 
 
@@ -37,34 +37,43 @@ def read_secrets(config: ManifestsConfig) -> Secrets:
         if not config.redis:
             shared["redis-password"] = password
     keys = {f"{number}.json": Path(path).read_text() for number, path in enumerate(config.api_keys)}
-    own_key: dict[str, str] = {}
+    operator_key: dict[str, str] = {}
     if keys:
         made = make_key("this-deployment", KeyOptions(tenant="baton", operator=True), time.time())
-        keys[OWN_KEYS_FILE] = msgspec.json.encode(KeyFile([made.record])).decode()
-        own_key["api-key"] = made.text
+        keys[OPERATOR_KEYS_FILE] = msgspec.json.encode(KeyFile([made.record])).decode()
+        operator_key["api-key"] = made.text
     tls: dict[str, str] = {}
     if config.tls_cert:
         tls = {"tls.crt": Path(config.tls_cert).read_text(), "tls.key": Path(config.tls_key).read_text()}
-    return Secrets(shared, keys, own_key, tls)
+    return Secrets(shared, keys, operator_key, tls)
 
 
 def secret_name(config: ManifestsConfig) -> str:
     return config.existing_secret or name_of(config, "secret")
 
 
-def secrets(config: ManifestsConfig, held: Secrets) -> list[Value]:
-    parts = (("secret", "Opaque", held.shared), ("keys", "Opaque", held.keys), ("own-key", "Opaque", held.own_key))
+def secret_objects(config: ManifestsConfig, contents: Secrets) -> list[Value]:
+    parts = (
+        ("secret", "Opaque", contents.shared),
+        ("keys", "Opaque", contents.keys),
+        ("own-key", "Opaque", contents.operator_key),
+    )
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(config, part), "type": kind, "stringData": files}
-        for part, kind, files in (*parts, ("tls", "kubernetes.io/tls", held.tls))
+        for part, kind, files in (*parts, ("tls", "kubernetes.io/tls", contents.tls))
         if files
     ]
 
 
 def config_map(config: ManifestsConfig) -> Value:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(config, "settings"), "data": settings(config)}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(config, "settings"),
+        "data": environment(config),
+    }
 
 
 def digest(config: ManifestsConfig) -> str:
     """Returns a digest of the ConfigMap: as a pod annotation it makes Kubernetes replace pods with older settings."""
-    return hashlib.sha256(msgspec.json.encode(settings(config))).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode(environment(config))).hexdigest()[:16]

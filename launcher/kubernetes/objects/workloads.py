@@ -3,7 +3,7 @@
 from launcher.containers.yaml_text import Value
 from launcher.deployment import Service
 from launcher.kubernetes.names import metadata, selector
-from launcher.kubernetes.objects.autoscaling import scales
+from launcher.kubernetes.objects.autoscaling import is_autoscaled
 from launcher.kubernetes.objects.pods import pod_template
 from launcher.kubernetes.options import ManifestsConfig
 
@@ -12,7 +12,7 @@ OLD_REVISIONS = 3  # for `kubectl rollout undo`
 
 def deployment(config: ManifestsConfig, service: Service) -> Value:
     """Makes a Deployment, without a number of replicas where an autoscaler sets it."""
-    spec: Value = {} if scales(config, service) else {"replicas": service.replicas}
+    spec: Value = {} if is_autoscaled(config, service) else {"replicas": service.replicas}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
