@@ -32,7 +32,7 @@ from infra.process.status import read_status
 from infra.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
 from launcher.host.process import READY_STAGE, Process, answers
-from launcher.host.processes import Processes, describe, environment
+from launcher.host.processes import Processes, environment, host_deployment
 from launcher.host.redis_server import redis_service
 from launcher.host.signals import Signals
 from launcher.host.supervisor import Supervisor
@@ -179,7 +179,7 @@ def main() -> None:
             threading.Thread(target=watch, args=arguments, daemon=True).start()
             instance.supervisor.watch()
         finally:
-            instance.supervisor.stop(describe(instance.config).stop_order())
+            instance.supervisor.stop(host_deployment(instance.config).stop_order())
 
 
 if __name__ == "__main__":
