@@ -31,19 +31,15 @@ def settle_heap() -> None:
     """
     gc.collect()
     gc.freeze()
-    _make_rare()
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 100)
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """Makes collections rare until its end, for work that leaves many objects and hardly any garbage in circles."""
+def rare_collections(new_objects: int) -> Iterator[None]:
+    """Has so many new objects between two collections until its end, for work that leaves no garbage in circles."""
     before = gc.get_threshold()
-    _make_rare()
+    gc.set_threshold(new_objects, 20, 100)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _make_rare() -> None:
-    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 100)

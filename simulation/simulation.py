@@ -24,6 +24,8 @@ from workloads.request import TimedRequest
 
 SETTLE_S = 60.0
 """Longest time behind the last answer for handoffs and pins to end."""
+GC_THRESHOLD_OBJECTS = 1_000_000
+"""New objects between two collections: only requests that the limits of a key refuse leave garbage in circles."""
 
 
 class SimulatedDeath(Struct, frozen=True):
@@ -82,7 +84,7 @@ class DeploymentSimulation:
             timeline.at(death.at_s, partial(self._dies, death.worker))
         if scaling is not None:
             self.scaling = FleetScaling(timeline, self.fleet, scaling, self.gateway.standing)
-        with rare_collections(), self.gateway.loop.running():
+        with rare_collections(GC_THRESHOLD_OBJECTS), self.gateway.loop.running():
             timeline.run(lambda: self._all_came and not len(self.gateway))
             last = timeline.now + SETTLE_S
             timeline.run(lambda: timeline.now > last or not any(each.busy() for each in self.fleet.living()))

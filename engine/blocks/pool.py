@@ -162,8 +162,8 @@ class BlockPool:
 
     def extend(self, table: list[int], count: int) -> None:
         """Appends `count` blocks, next to the table's last block if possible; they must be available."""
-        while self._free.count < count:
-            self._evict()
+        if count > self._free.count:
+            self._evict(count - self._free.count)
         taken = self._free.take(count, table[-1] if table else None)
         for block in taken:
             self._sequence_references[block] = 1
@@ -295,19 +295,20 @@ class BlockPool:
         if count:
             self._free.put(first, count)
 
-    def _evict(self) -> None:
-        block, _ = self._idle.popitem(last=False)
-        node = self._nodes.pop(block)
-        node.block = None
-        self._free.put(block, 1)
-        self.evicted += 1
-        if self._slots.is_full and (oldest := self._slots.oldest()) is not None:
-            self._forget(oldest)
-        if self._slots.is_full:
-            self._forget(node)
-            return
-        self._emit("out", block, self._slots.put(node))
-        self.spilled += 1
+    def _evict(self, count: int) -> None:
+        blocks = [self._idle.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            node = self._nodes.pop(block)
+            node.block = None
+            if self._slots.is_full and (oldest := self._slots.oldest()) is not None:
+                self._forget(oldest)
+            if self._slots.is_full:
+                self._forget(node)
+            else:
+                self._emit("out", block, self._slots.put(node))
+                self.spilled += 1
+        self._put(blocks)
+        self.evicted += count
 
     def _return(self, node: Node, block: int) -> None:
         assert node.slot is not None

@@ -140,11 +140,12 @@ class WaitingQueue:
         self.pairs = 0.0  # of such a token and a token that it attends to
         self.owned: Counter[Owner] = Counter()  # these tokens by owner, without preempted sequences
         self.lengths = [0] * LENGTH_CLASSES  # these tokens by the length of their prompts
+        self._size = 0  # sequences
         self._preempted = ArrivalOrder()
         self._tenants: dict[str, TenantQueue] = {}
 
     def __len__(self) -> int:
-        return len(self._preempted) + sum(map(len, self._tenants.values()))
+        return self._size
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self._preempted
@@ -196,6 +197,7 @@ class WaitingQueue:
 
     def _count(self, sequence: Sequence, sign: int) -> None:
         tokens = sequence.to_compute
+        self._size += sign
         self.tokens += sign * tokens
         self.pairs += sign * pairs_of(len(sequence.tokens) - tokens, tokens)
         self.lengths[length_class(tokens)] += sign * tokens

@@ -1,6 +1,5 @@
 """The work that a worker has accepted and not finished, as reported to gateways: queued prompts, running decodes."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -107,9 +106,10 @@ class Backlog(Struct, frozen=True):
 
     def without(self, prompt: PromptWork) -> "Backlog":
         """Returns this backlog without a prompt, of which no more is subtracted than its owner has queued."""
-        shares = Counter({share.owner: share.tokens for share in self.shares})
-        tokens = min(prompt.tokens, shares[prompt.owner] + max(0, self.tokens - shares.total()))
-        shares[prompt.owner] -= tokens
+        shares = {share.owner: share.tokens for share in self.shares}
+        own, unnamed = shares.get(prompt.owner, 0), max(0, self.tokens - sum(shares.values()))
+        tokens = min(prompt.tokens, own + unnamed)
+        shares[prompt.owner] = own - tokens
         return structs.replace(
             self,
             prompts=max(0, self.prompts - 1),
@@ -128,10 +128,11 @@ class Backlog(Struct, frozen=True):
         lengths, length = [*self.lengths], length_class(prompt.tokens)
         lengths[length] = max(0, lengths[length] - tokens)
         beyond = sum(lengths) - (self.tokens - tokens)
-        for at in sorted(range(LENGTH_CLASSES), key=lambda at: abs(at - length)):
-            taken = min(lengths[at], max(0, beyond))
-            lengths[at] -= taken
-            beyond -= taken
+        if beyond > 0:
+            for at in sorted(range(LENGTH_CLASSES), key=lambda at: abs(at - length)):
+                taken = min(lengths[at], beyond)
+                lengths[at] -= taken
+                beyond -= taken
         return tuple(lengths)
 
     def shorter(self, prompt: PromptWork) -> int:
