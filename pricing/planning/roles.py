@@ -46,8 +46,8 @@ class ModelCopy(Struct, frozen=True):
         """Returns how many sequences of mean length fit into the memory."""
         return max(0, int(self.capacity.pool_tokens // (load.prompt_tokens + load.output_tokens)))
 
-    def step_s(self, batch: float, load: PlannedLoad) -> float:
-        return self.capacity.seconds(decoding(batch, load))
+    def step_s(self, batch: float, context_each: float) -> float:
+        return self.capacity.seconds(decoding(batch, context_each))
 
     def binding(self, work: StepWork) -> Binding:
         """Returns the resource that takes most of a step's time."""
@@ -77,8 +77,8 @@ class RoleEstimate(Struct, frozen=True):
         return self.ttft_s <= load.ttft_s and self.tpot_s <= load.tpot_s
 
 
-def decoding(batch: float, load: PlannedLoad) -> StepWork:
-    return StepWork(sequences=round(batch), context=round(batch * load.mean_context))
+def decoding(batch: float, context_each: float) -> StepWork:
+    return StepWork(sequences=round(batch), context=round(batch * context_each))
 
 
 def prefill(copy: ModelCopy, workers: int, load: PlannedLoad) -> RoleEstimate:
@@ -114,13 +114,14 @@ def _decode(copy: ModelCopy, workers: int, load: PlannedLoad, busy: float) -> Ro
     """`busy`: share of the time that goes to prompts."""
     most = min(copy.largest_batch(load), MAX_BATCH)
     needed = load.rate * load.output_tokens / workers / (1 - busy)  # tokens per second of a worker while it decodes
+    context_each = load.mean_context
     low, high = 0.0, float(most)
     for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if needed * copy.step_s(max(1.0, middle), load) > middle else (low, middle)
+        low, high = (middle, high) if needed * copy.step_s(max(1.0, middle), context_each) > middle else (low, middle)
     crowded = max(1.0, high + load.spread * math.sqrt(high))
     if crowded > most:
         binds: Binding = "memory for KV" if most < MAX_BATCH else "batch limit"
         return RoleEstimate(copy, workers, 0.0, math.inf, most, binds)
-    tpot = copy.step_s(crowded, load) / (1 - busy)
-    return RoleEstimate(copy, workers, 0.0, tpot, high, copy.binding(decoding(crowded, load)))
+    tpot = copy.step_s(crowded, context_each) / (1 - busy)
+    return RoleEstimate(copy, workers, 0.0, tpot, high, copy.binding(decoding(crowded, context_each)))

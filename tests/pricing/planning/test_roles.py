@@ -12,8 +12,8 @@ from tests.pricing.planning.figures import copy, load
 def test_a_batch_keeps_littles_law() -> None:
     demand = load(4.0)
     found = decode(copy(4), 1, demand)
-    assert found.batch / copy(4).step_s(found.batch, demand) == pytest.approx(4.0 * 200, rel=0.01)
-    assert found.tpot_s > copy(4).step_s(found.batch, demand) and found.binds == "reading weights"
+    assert found.batch / copy(4).step_s(found.batch, demand.mean_context) == pytest.approx(4.0 * 200, rel=0.01)
+    assert found.tpot_s > copy(4).step_s(found.batch, demand.mean_context) and found.binds == "reading weights"
 
 
 def test_ttft_of_a_prefill_worker_is_its_wait_and_its_prompt() -> None:
