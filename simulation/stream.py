@@ -23,13 +23,15 @@ class SimulatedStream(Stream):
         self.sender = sender
         self._first_s = self._last_s = 0.0  # when its first and its last token so far came
         self._gaps_ms: list[float] = []
+        self._gap_counts: list[int] = []  # how often each of these came in a row
 
     def take(self, new: Emitted, now: float) -> tuple[Finish | None, bool]:
         if tokens := len(new.token_ids):
             if not self._first_s:
                 self._first_s = now
             else:
-                self._gaps_ms += [1000 * (now - self._last_s) / tokens] * tokens
+                self._gaps_ms.append(1000 * (now - self._last_s) / tokens)
+                self._gap_counts.append(tokens)
             self._last_s = now
         return new.finish, False
 
@@ -45,6 +47,7 @@ class SimulatedStream(Stream):
             ended_s=now,
             timings=timings,
             gaps_ms=tuple(self._gaps_ms),
+            gap_counts=tuple(self._gap_counts),
             prompt_tokens=len(sample.prompt.token_ids),
             cached_tokens=sample.stages.cached_tokens,
             error="" if timings is not None else sample.reason,

@@ -19,9 +19,8 @@ def token_ids(spans: Sequence[Span]) -> "array[int]":
     """Returns the ids of a prompt. A span begins with an id of its own; further ids are those of all spans."""
     ids = array("I")
     for span in spans:
-        ids.append((span.seed * MIXING_FACTOR & _WORD) >> 35)  # below `FIRST_SHARED_ID`
-        left = span.tokens - 1
-        while left > 0:
+        first = len(ids)
+        for left in range(span.tokens, 0, -len(SHARED_IDS)):
             ids += SHARED_IDS[:left]
-            left -= len(SHARED_IDS)
+        ids[first] = (span.seed * MIXING_FACTOR & _WORD) >> 35  # below `FIRST_SHARED_ID`
     return ids

@@ -1,5 +1,7 @@
 """Sums of a load's outcomes in bounded memory, whether they are measured or simulated."""
 
+from itertools import repeat
+
 from msgspec import Struct, field, structs
 
 from contracts.slo import SLO, Objective, Timings
@@ -58,7 +60,8 @@ class LoadFigures(Struct, kw_only=True):
         self.ttft_ms.add(timings.ttft_ms)
         if timings.output_tokens > 1:
             self.tpot_ms.add(tpot_ms)
-        self.itl_ms.add_all(outcome.gaps_ms)
+        for gap_ms, count in zip(outcome.gaps_ms, outcome.gap_counts or repeat(1)):
+            self.itl_ms.add(gap_ms, count)
         self.e2e_ms.add(timings.e2e_ms)
 
     def merge(self, other: "LoadFigures") -> None:

@@ -7,8 +7,6 @@ exact.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -40,11 +38,6 @@ class LogCounts(Struct):
         self.totals[at] = self.totals.get(at, 0.0) + value * count
         if value > self.largest:
             self.largest = value
-
-    def add_all(self, values: Iterable[float]) -> None:
-        """Adds values, of which many may be equal."""
-        for value, count in Counter(values).items():
-            self.add(value, count)
 
     def merge(self, other: "LogCounts") -> None:
         """Adds the values of other counts, as if each had been added here."""

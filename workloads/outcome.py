@@ -22,3 +22,5 @@ class RequestOutcome(Struct, frozen=True):
     """The name of the API key, if a load has several keys."""
     own_delays_ms: tuple[float, float] = (0.0, 0.0)
     """By how much the first token, and the last, may have come before the client read it."""
+    gap_counts: tuple[int, ...] = ()
+    """How often each of `gaps_ms` came in a row; (): once."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from operator import mul
 
 import msgspec
 import pytest
@@ -27,9 +28,9 @@ def test_every_request_ends_once_and_every_block_is_free(prefill: int, decode: i
     assert [each.due_s for each in outcomes] == [each.due_s for each in coming]
     for came, planned in zip(outcomes, coming, strict=True):
         assert came.timings is not None, came.error
-        assert came.timings.output_tokens == planned.request.output_tokens == len(came.gaps_ms) + 1
+        assert came.timings.output_tokens == planned.request.output_tokens == sum(came.gap_counts) + 1
         assert came.prompt_tokens == planned.request.prompt_tokens
-        assert sum(came.gaps_ms) == pytest.approx(came.timings.e2e_ms - came.timings.ttft_ms)
+        assert sum(map(mul, came.gaps_ms, came.gap_counts)) == pytest.approx(came.timings.e2e_ms - came.timings.ttft_ms)
 
 
 def test_equal_seeds_make_equal_reports() -> None:

@@ -13,7 +13,8 @@ SHARES = (0.0, 0.001, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 def counted(values: list[float]) -> LogCounts:
     found = LogCounts()
-    found.add_all(values)
+    for value in values:
+        found.add(value)
     return found
 
 
