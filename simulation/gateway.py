@@ -1,10 +1,9 @@
 """A simulated gateway: the code that serves requests, between arrivals and simulated workers.
 
-Requests begin, wait, fail, are tried again and end by `gateway.requests`; this module has what stands around them there:
-where jobs go, the callers' limits, and what clients see.
+Requests begin, wait, fail, are tried again and end by `gateway.requests`; this module has what is around it: where jobs
+go, the callers' limits, and what clients see.
 """
 
-import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from gateway.requests.sample import AdmittedPrompt, State
 from gateway.workers.prompt_keys import prompt_keys
 from gateway.workers.standing import StandingSurvey
 from infra.config.gateway import GatewayConfig
+from infra.process.tasks import Tasks
 from pricing.scaling.standing import Standing
 from simulation.event_loop import SimulatedLoop
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
@@ -58,6 +58,7 @@ class SimulatedGateway:
         self._dispatch = Dispatch(config, GATEWAY_EPOCH, self._add_job, now, self._workers, self._metrics, now)
         self.requests = OpenRequests(config, self._dispatch, self._metrics, self._ended)
         self.loop = SimulatedLoop(timeline)
+        self._tasks = Tasks("simulated requests", self._broken)
         self._watches = False  # a look at the deadlines is planned
         self._conversations = 0
         self._names = count(1)
@@ -114,7 +115,7 @@ class SimulatedGateway:
         stream = partial(SimulatedStream, timed, sender, self._metrics)
         request = self.requests.request(admitted, f"r{next(self._names)}", timed.due_s, stream)
         self._watch_deadlines(request.samples[0].deadline)
-        self.loop.create_task(self._serve(request, caller)).add_done_callback(asyncio.Task.result)
+        self._tasks.start(self._serve(request, caller))
 
     async def _serve(self, request: Request, caller: Caller) -> None:
         """Begins a request, or fails it."""
@@ -127,6 +128,11 @@ class SimulatedGateway:
             return
         with suppress(APIError):  # of which its stream tells
             await self.requests.open(request)
+
+    def _broken(self) -> None:
+        """Ends the simulation by a bug."""
+        assert self._tasks.error is not None
+        raise self._tasks.error
 
     async def _add_job(self, job: AnyJob) -> Ticket:
         worker = self._workers.get(job.receiver)
