@@ -12,11 +12,8 @@ from contracts.messages.gateway import Started
 from contracts.messages.job import AnyJob
 from gateway.errors import APIError
 from gateway.openai.bodies.parsing import parse_chat
-from gateway.requests import dispatch, stream
+from gateway.requests import stream
 from gateway.web import sse
-from infra.network.sealing import Sealer
-from infra.redis import queue
-from infra.redis.clients import Store
 from infra.redis.worker_load import WorkerLoad
 from pricing.routes.route import Route
 from tests.gateway.running import TEXT, Running, Serve, until
@@ -180,16 +177,18 @@ async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypat
     running = await serve("prefill", "decode", "prefill")
     running.texts = TEXTS
     added: list[AnyJob] = []
+    dispatch = running.gateway._dispatch
+    really_add = dispatch._add_job
 
-    async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> Ticket:
+    async def add_job(job: AnyJob) -> Ticket:
         added.append(job)
         if len(added) > 1:
-            return await queue.add_job(store, sealer, job)
+            return await really_add(job)
         await next(peer for peer in running.peers if peer.epoch == job.receiver).die()
         await until(lambda: len(added) == 4, "a job for each sample")
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(dispatch, "add_job", add_job)
+    monkeypatch.setattr(dispatch, "_add_job", add_job)
     assert await texts_of(running) == TEXTS
     assert [job.samples for job in added] == [(0, 1, 2), (0,), (1,), (2,)]
     await running.idle()
