@@ -57,7 +57,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Random tensors of a test, and of fixtures that it makes, are the same whatever ran before it in its process."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # `torch.manual_seed` keeps a stack for each kind of device that is not here
+    if visible_gpus():
+        torch.cuda.manual_seed_all(0)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
