@@ -5,52 +5,44 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 
-from launcher.bench.bench import bench
-from launcher.commands.chat import chat
-from launcher.commands.down import down
-from launcher.commands.key import key
-from launcher.commands.logs import logs
-from launcher.commands.manifests import print_manifests
-from launcher.commands.models import models
-from launcher.commands.operators import operators
-from launcher.commands.pull import pull
-from launcher.commands.restart import restart
-from launcher.commands.run_service import run_service
-from launcher.commands.run_tests import run_tests
-from launcher.commands.show_config import show_config
-from launcher.commands.status import status
-from launcher.commands.unit import unit
-from launcher.commands.up import up
-from launcher.containers.compose import compose
 from launcher.options import ROOT
-from launcher.planning.plan import plan
 from launcher.ray_process import ON_RAY, hand_over
-from launcher.simulating.simulate import simulate
-from launcher.words import INTERRUPTED_STATUS, answer
+from launcher.words import answer
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "up": up,
-    "chat": chat,
-    "bench": bench,
-    "plan": plan,
-    "simulate": simulate,
-    "status": status,
-    "logs": logs,
-    "restart": restart,
-    "down": down,
-    "config": show_config,
-    "models": models,
-    "pull": pull,
-    "key": key,
-    "run": run_service,
-    "compose": compose,
-    "manifests": print_manifests,
-    "unit": unit,
-    "operators": operators,
-    "test": run_tests,
-    **{name: partial(hand_over, name) for name in ON_RAY},
+INTERRUPTED_STATUS = 130  # exit status, as shells have it
+COMMANDS = {
+    "up": "launcher.commands.up:up",
+    "chat": "launcher.commands.chat:chat",
+    "bench": "launcher.bench.bench:bench",
+    "plan": "launcher.planning.plan:plan",
+    "simulate": "launcher.simulating.simulate:simulate",
+    "status": "launcher.commands.status:status",
+    "logs": "launcher.commands.logs:logs",
+    "restart": "launcher.commands.restart:restart",
+    "down": "launcher.commands.down:down",
+    "config": "launcher.commands.show_config:show_config",
+    "models": "launcher.commands.models:models",
+    "pull": "launcher.commands.pull:pull",
+    "key": "launcher.commands.key:key",
+    "run": "launcher.commands.run_service:run_service",
+    "compose": "launcher.containers.compose:compose",
+    "manifests": "launcher.commands.manifests:print_manifests",
+    "unit": "launcher.commands.unit:unit",
+    "operators": "launcher.commands.operators:operators",
+    "test": "launcher.commands.run_tests:run_tests",
 }
+"""Command → module and function. Only the command's own module is loaded: all of them take three times as long."""
+
+
+def command(name: str) -> Callable[[Sequence[str]], int]:
+    """Returns the function of a command, which takes further arguments and returns the exit status."""
+    if name in ON_RAY:
+        return partial(hand_over, name)
+    module, _, function = COMMANDS[name].partition(":")
+    run: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    return run
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         exit_status, text = answered
         print(text, end="", file=sys.stderr if exit_status else sys.stdout)
         return exit_status
-    return COMMANDS[arguments[0]](arguments[1:])
+    return command(arguments[0])(arguments[1:])
 
 
 def _run() -> int:
