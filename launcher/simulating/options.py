@@ -15,6 +15,7 @@ from contracts.kinds import (
     Positive,
     Seconds,
 )
+from infra.cli import spell
 from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import parse_rules
 from launcher.bench.load_options import LoadOptions
@@ -136,9 +137,12 @@ class SimulateConfig(LoadOptions, frozen=True, kw_only=True):
         self.deaths()
         self.scaling()
         self.features.check(with_costs=bool(self.costs), prefill=self.prefill)
-        if bool(self.model) == bool(self.costs):
-            wrong = "cannot be used with --costs, whose workers have a model" if self.model else "say it, or --costs"
-            raise ConfigError("--model", self.model, wrong)
+        given = {each.option: each.text for each in spell(self) if not each.usual}
+        for option in ("--model", "--gpu", "--factor"):
+            if self.costs and option in given:
+                raise ConfigError(option, given[option], "cannot be used with --costs, whose steps were measured")
+        if not (self.model or self.costs):
+            raise ConfigError("--model", "", "say it, or --costs")
         if not (self.trace or self.prompt_tokens or self.sharegpt or self.sweep_prompts):
             raise ConfigError("--prompt-tokens", "", "a simulated prompt has a length: say it, or name a --trace")
         for option, gpu in (("--gpu", self.gpu), ("--prefill-gpu", self.prefill_gpu or self.gpu)):

@@ -7,6 +7,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.app import open_source
+from dashboard.plan_page import throughput_chart
+from dashboard.reading.plan_figures import ThroughputPoint
 from infra.redis.records import Memory
 from tests.dashboard.samples import DECODE, end, finished, gateway, register, worker
 from tests.waiting import DEADLINE_S
@@ -41,3 +43,11 @@ def test_memory_and_price_are_computed_from_the_running_deployment(app: AppTest,
 def test_without_workers_and_requests_the_page_says_so(app: AppTest) -> None:
     app.run()
     assert not app.exception and "No decode worker" in app.info[0].value
+
+
+@pytest.mark.parametrize(("limit_ms", "drawn"), [(60.0, [{"tpot": 60.0}]), (100.0, []), (None, [])])
+def test_a_limit_far_from_all_points_is_not_drawn(limit_ms: float | None, drawn: list[dict[str, float]]) -> None:
+    """It would press them against the axis."""
+    chart = throughput_chart([ThroughputPoint(30.0, 800.0), ThroughputPoint(2.0, 90.0)], limit_ms)
+    rows = [row for data in chart.to_dict()["datasets"].values() for row in data]
+    assert [row for row in rows if "tokens" not in row] == drawn

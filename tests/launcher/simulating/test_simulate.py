@@ -165,7 +165,15 @@ def test_drafting_heads_take_memory_kv_and_seconds_of_prompts(model: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "words", [["--model", "m"], ["--tensor-parallel", "2"], ["--lora", "a=8"], ["--speculation", "eagle"]]
+    "words",
+    [
+        ["--model", "m"],
+        ["--factor", "2"],
+        ["--gpu", "L4"],
+        ["--tensor-parallel", "2"],
+        ["--lora", "a=8"],
+        ["--speculation", "eagle"],
+    ],
 )
 def test_measured_costs_are_of_what_was_measured(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
