@@ -9,7 +9,7 @@ class WeightCounts(NamedTuple):
     """Numbers of weights, without norms, biases and routers' corrections."""
 
     stored: float  # of all linear layers but the head
-    met: float  # of them, those that each token is multiplied by
+    met: float  # weights among them that each token is multiplied by
     table: float  # of the embedding, and of the head if they are not tied
 
 

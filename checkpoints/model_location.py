@@ -58,7 +58,7 @@ def locate(
 
 
 def downloaded(model: str) -> Path | None:
-    """Returns the directory with what this host has of a hub id's files; None without a config.json among them."""
+    """Returns the directory with this host's copy of a hub id's files; None if it has no config.json."""
     from huggingface_hub import try_to_load_from_cache
 
     match = HUB_ID_REGEX.fullmatch(model)

@@ -1,4 +1,4 @@
-"""Estimates what a step of a model costs by its files: bytes of weights and of KV, and weights that a token meets."""
+"""Estimates the cost of a model's step by its files: bytes of weights and KV, and the weights that each token uses."""
 
 import re
 from dataclasses import dataclass

@@ -85,7 +85,7 @@ def conversations(seed: int, lessons: int = 0) -> Iterator[Conversation]:
 
 
 def main() -> None:
-    """Prints a few conversations, to see what the model sees."""
+    """Prints a few conversations of the training data."""
     stream = conversations(seed=0)
     for _ in range(20):
         talk = next(stream)

@@ -28,7 +28,7 @@ CHOICES, RANKS = 32, 10
 
 
 def saved_heads(directory: Path, hidden: int) -> Heads:
-    """Reads what `demo_model.medusa` has saved, in fp32."""
+    """Reads the heads that `demo_model.medusa` has saved, in fp32."""
     config = json.loads((directory / "config.json").read_text())
     heads = Heads(config["num_heads"], config["num_hidden_layers"], hidden)
     tensors = load_file(directory / "model.safetensors")

@@ -36,7 +36,7 @@ class Packer:
                 return self._fill(length)
 
     def _fill(self, length: int) -> tuple[Tensor, Tensor]:
-        """Fills rows by first fit, longest first; what finds no room waits for the next batch."""
+        """Fills rows by first fit, longest first; conversations that do not fit wait for the next batch."""
         count = max(1, self._batch_tokens // length)
         rows: list[Encoded] = [([], []) for _ in range(count)]
         left = []

@@ -199,13 +199,13 @@ class Executor:
         works = works_by_row(drawn_works)
         before = before_drafts(self._before, plan.works, drafted)
         states_of_rows, logits, prompt_scores = self._logits(plan, before, recorded)
-        states = self._told_states(plan, states_of_rows)
+        states = self._requested_states(plan, states_of_rows)
         hidden = states_of_rows if self._proposer is not None else None
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
             nothing = torch.empty((2, 0), dtype=torch.int64)
             return LaunchedStep(plan, (), nothing, None, prompt_scores, hidden, states, event_on(self._device))
-        asked = self._scoring.ask(logits, works)
+        scored = self._scoring.begin(logits, works)
         adjusted = self._adjusted(logits, works)
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
         logits = logits if adjusted is None else adjusted
@@ -213,10 +213,10 @@ class Executor:
         tokens = self.engine.group.collective.broadcast(tokens)
         outcomes = finite.long() if adjusted is None else outcomes_of(logits, works, tokens, finite)
         self._before = Sampled(tokens, works)
-        liked = [likely(logits, drawn_works, tokens)] if self._typical else []
-        answer = to_host(torch.stack((tokens, outcomes, *liked)))
-        scores = None if asked is None else to_host(self._scoring.drawn(asked, logits, works, tokens))
-        return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, event_on(self._device))
+        likely_rows = [likely(logits, drawn_works, tokens)] if self._typical else []
+        results = to_host(torch.stack((tokens, outcomes, *likely_rows)))
+        scores = None if scored is None else to_host(self._scoring.drawn(scored, logits, works, tokens))
+        return LaunchedStep(plan, sampled, results, scores, prompt_scores, hidden, states, event_on(self._device))
 
     def _pooled(self, plan: StepPlan, pooler: Pooler) -> LaunchedStep:
         """Runs a step that draws nothing: each text that ends in it has a result of its states."""
@@ -229,20 +229,21 @@ class Executor:
         states = self._states(plan, replace(batch, logit_rows=pooler.rows(batch)))
         vectors = pooler.vectors(states, batch)
         outcomes = torch.isfinite(vectors).all(1).long()
-        answer = to_host(torch.stack((torch.zeros_like(outcomes), outcomes)))
-        told = [row for row, index in enumerate(texts) if plan.works[index].tells_state]
-        results = to_host(vectors[to_device(np.array(told, dtype=np.int64), self._device)]) if told else None
-        return LaunchedStep(plan, texts, answer, None, None, None, results, event_on(self._device))
+        results = to_host(torch.stack((torch.zeros_like(outcomes), outcomes)))
+        requested = [row for row, index in enumerate(texts) if plan.works[index].tells_state]
+        rows = to_device(np.array(requested, dtype=np.int64), self._device)
+        sent = to_host(vectors[rows]) if requested else None
+        return LaunchedStep(plan, texts, results, None, None, None, sent, event_on(self._device))
 
-    def _told_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
+    def _requested_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
         if self._follower is None:
             return None
         sampled = [work for work in plan.works if work.sampling is not None]
         if not any(work.tells_state for work in sampled):
             return None
         rows = np.cumsum([row_count(work) for work in sampled]) - 1
-        telling = [row for row, work in zip(rows, sampled, strict=True) if work.tells_state]
-        return to_host(hidden[to_device(np.array(telling, dtype=np.int64), self._device)].float())
+        requested = [row for row, work in zip(rows, sampled, strict=True) if work.tells_state]
+        return to_host(hidden[to_device(np.array(requested, dtype=np.int64), self._device)].float())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
         """Returns a step's logits after penalties, masks and biases; None if no work needs adjustments.

@@ -12,7 +12,7 @@ from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.device import to_device
 from engine.plan import StepPlan, Work
 from engine.speculation.proposers.pending_drafts import DraftedTokens
-from engine.speculation.verify.typical import followed, may_be_typical
+from engine.speculation.verify.typical import may_be_typical, with_accepted_drafts
 from engine.speculation.verify.verification import NONE_LEFT, NOT_FINITE, verified_rows
 
 
@@ -31,7 +31,7 @@ class LaunchedStep:
 
     plan: StepPlan
     sampled_works: tuple[int, ...]  # indices of the sampled works in the plan
-    answer: Tensor  # [2 or 3, samples] int64 on the host: tokens, outcomes, and whether typical
+    results: Tensor  # [2 or 3, samples] int64 on the host: tokens, outcomes, and whether typical
     scores: Tensor | None  # score words of samples with requested scores, on the host
     prompt_scores: Tensor | None  # the same for prompts' tokens
     hidden: Tensor | None  # [rows, hidden] on the device, for the proposer; None: no proposer
@@ -41,22 +41,22 @@ class LaunchedStep:
 
     def draws(self) -> Draws:
         """Returns the valid draws of a step that is done, up to the first wrong draft token of each work."""
-        found, outcomes, *liked = self.answer.tolist()
+        drawn, outcomes, *likely_rows = self.results.tolist()
         works = self.plan.works
         valid = Draws([[] for _ in works], {}, [], [])
         begin = 0
         for index in self.sampled_works:
             work = works[index]
             end = begin + len(work.samples) + len(work.proposed)
-            of_work, tokens = outcomes[begin:end], found[begin:end]
-            if liked and may_be_typical(work):
-                tokens = followed(work, tokens, liked[0][begin:end])
+            outcomes_of_work, tokens = outcomes[begin:end], drawn[begin:end]
+            if likely_rows and may_be_typical(work):
+                tokens = with_accepted_drafts(work, tokens, likely_rows[0][begin:end])
             if work.proposed:
-                rows, outcome = verified_rows(work, tokens, of_work)
-                valid.rows[index], tokens, of_work = rows, [tokens[row] for row in rows], [outcome]
-            if NOT_FINITE in of_work:
+                rows, outcome = verified_rows(work, tokens, outcomes_of_work)
+                valid.rows[index], tokens, outcomes_of_work = rows, [tokens[row] for row in rows], [outcome]
+            if NOT_FINITE in outcomes_of_work:
                 valid.failed.append(index)
-            elif NONE_LEFT in of_work:
+            elif NONE_LEFT in outcomes_of_work:
                 valid.none_left.append(index)
             else:
                 valid.tokens[index] = tokens
@@ -67,8 +67,8 @@ class LaunchedStep:
         """Returns the states on the host by the index of their work."""
         if self.states is None:
             return {}
-        telling = [index for index, work in enumerate(self.plan.works) if work.tells_state]
-        return {index: state.tobytes() for index, state in zip(telling, self.states.numpy(), strict=True)}
+        indices = [index for index, work in enumerate(self.plan.works) if work.tells_state]
+        return {index: state.tobytes() for index, state in zip(indices, self.states.numpy(), strict=True)}
 
 
 def outcomes_of(logits: Tensor, works: Sequence[Work], tokens: Tensor, finite: Tensor) -> Tensor:

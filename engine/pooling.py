@@ -1,4 +1,4 @@
-"""Makes one result of the states of each text: a vector, or the score of a pair of texts.
+"""Pools the hidden states of each text into one result: a vector, or the score of a pair of texts.
 
 As in sentence-transformers, with states h of n tokens: `last` h_n, `cls` h_1, `mean` the sum of h_1 … h_n by n, in
 fp32, and then v / max(|v|, 1e-12) if vectors are normalized. A score is a head's product with h_n, or the difference
@@ -23,7 +23,7 @@ class Pooler:
     """Pools the states of a step's texts."""
 
     def __init__(self, pooling: Pooling, score: Score | None = None, *, whole: bool = False) -> None:
-        """`score` makes the score of a pooled state; without it, a score is what the model returns for a text.
+        """`score` makes the score of a pooled state; without it, the model returns the score of a text.
 
         `whole`: a text is computed in one step.
         """

@@ -46,7 +46,7 @@ class StepScoring:
 
     # on the device ----------------------------------------------------------------------------------------------------
 
-    def ask(self, logits: Tensor, works: Sequence[Work]) -> ScoredDraws | None:
+    def begin(self, logits: Tensor, works: Sequence[Work]) -> ScoredDraws | None:
         """Returns the draws to score of a step whose `logits` `[works, vocab]` are not adjusted yet; None: none.
 
         Rows that adjustments will overwrite are copied.
@@ -61,30 +61,31 @@ class StepScoring:
         count = len(rows)
         both = np.zeros((2, count + count % 2), dtype=np.int64)  # rows begin where a kernel finds 16 bytes at once
         both[:, :count] = places, rows
-        there = to_device(both, logits.device)
-        places_there, rows_there = there[0, :count], there[1, :count]
+        on_device = to_device(both, logits.device)
+        places_on_device, rows_on_device = on_device[0, :count], on_device[1, :count]
         top = min(top, self._vocab)
         if self._after_filters:
-            return ScoredDraws(top, places_there, rows_there, None)
+            return ScoredDraws(top, places_on_device, rows_on_device, None)
         if logits.dtype == torch.float32 and any(map(is_adjusted, works)):
-            return ScoredDraws(top, places_there, None, logits[rows_there])
-        return ScoredDraws(top, places_there, rows_there, logits)
+            return ScoredDraws(top, places_on_device, None, logits[rows_on_device])
+        return ScoredDraws(top, places_on_device, rows_on_device, logits)
 
-    def drawn(self, asked: ScoredDraws, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
-        """Returns the score words, as in `engine.backends.scorer`, of the `asked` of `tokens`, on the device.
+    def drawn(self, scored: ScoredDraws, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
+        """Returns the score words, as in `engine.backends.scorer`, of the `scored` draws among `tokens`, on the device.
 
         `logits` `[works, vocab]` are the logits used for drawing `tokens`.
         """
-        own = tokens[asked.places]
-        if asked.logits is not None:
-            return self._scorer.score(asked.logits, asked.rows, own, asked.top)
-        assert asked.rows is not None
+        drawn_tokens = tokens[scored.places]
+        if scored.logits is not None:
+            return self._scorer.score(scored.logits, scored.rows, drawn_tokens, scored.top)
+        assert scored.rows is not None
         draws = [work.sampling for work in works if _top(work) is not None for _ in work.samples]
         words = []
-        for begin in range(0, len(own), LOGIT_ROWS_AT_ONCE):
+        for begin in range(0, len(drawn_tokens), LOGIT_ROWS_AT_ONCE):
             some = slice(begin, begin + LOGIT_ROWS_AT_ONCE)
-            left = processed(logits[asked.rows[some]], [each for each in draws[some] if each is not None], own[some])
-            words.append(self._scorer.score(left, None, own[some], asked.top))
+            samplings = [each for each in draws[some] if each is not None]
+            filtered = processed(logits[scored.rows[some]], samplings, drawn_tokens[some])
+            words.append(self._scorer.score(filtered, None, drawn_tokens[some], scored.top))
         return torch.cat(words)
 
     def prompts(self, hidden: Tensor, works: Sequence[Work], logits: Callable[[Tensor], Tensor]) -> Tensor:
@@ -92,12 +93,12 @@ class StepScoring:
 
         `logits` computes a row of logits from each state.
         """
-        asked = _prompt_rows(works)
-        top = min(max(each.top for each in asked), self._vocab)
-        targets = to_device(np.concatenate([np.array(each.targets) for each in asked]), hidden.device)
+        prompt_rows = _prompt_rows(works)
+        top = min(max(each.top for each in prompt_rows), self._vocab)
+        targets = to_device(np.concatenate([np.array(each.targets) for each in prompt_rows]), hidden.device)
         begins = range(0, len(targets), LOGIT_ROWS_AT_ONCE)
         parts = [(logits(hidden[at : at + LOGIT_ROWS_AT_ONCE]), targets[at : at + LOGIT_ROWS_AT_ONCE]) for at in begins]
-        return torch.cat([self._scorer.score(own, None, tokens, top) for own, tokens in parts])
+        return torch.cat([self._scorer.score(row_logits, None, tokens, top) for row_logits, tokens in parts])
 
     # on the host ------------------------------------------------------------------------------------------------------
 
@@ -110,9 +111,9 @@ class StepScoring:
         for index, work in enumerate(works):
             top = _top(work)
             if top is not None:
-                own = words[at : at + row_count(work) * len(work.samples)]
-                at += len(own)
-                parts = [own[rows[index]]] if index in rows else np.split(own, len(own))
+                work_words = words[at : at + row_count(work) * len(work.samples)]
+                at += len(work_words)
+                parts = [work_words[rows[index]]] if index in rows else np.split(work_words, len(work_words))
                 scores[index] = [scores_of(part, min(top, self._vocab)) for part in parts]
         return scores
 
@@ -121,10 +122,10 @@ class StepScoring:
         scores, failed, at = {}, [], 0
         for index, work in enumerate(works):
             if work.prompt_rows is not None:
-                own = words[at : at + len(work.prompt_rows.targets)]
-                at += len(own)
-                if finite(own):
-                    scores[index] = scores_of(own, min(work.prompt_rows.top, self._vocab))
+                work_words = words[at : at + len(work.prompt_rows.targets)]
+                at += len(work_words)
+                if finite(work_words):
+                    scores[index] = scores_of(work_words, min(work.prompt_rows.top, self._vocab))
                 else:
                     failed.append(index)
         return scores, failed

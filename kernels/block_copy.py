@@ -73,7 +73,7 @@ def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Ten
 
 
 def scatter(staging: Tensor, pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> None:
-    """Writes what `gather` gave into `blocks` `[n]` int64 of a `pool` of the same shape.
+    """Writes the result of `gather` into `blocks` `[n]` int64 of a `pool` of the same shape.
 
     Example: staging `[3, 32, 16, 16, 128]`, pool `[32, 1000, 16, 16, 128]`, blocks `[7, 8, 3]`.
     """

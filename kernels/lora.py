@@ -243,7 +243,7 @@ def _expand(
 def reference(
     x: Tensor, y: Tensor, slots: Tensor, adapters: dict[int, tuple[Tensor, list[tuple[int, int, Tensor]]]]
 ) -> Tensor:
-    """Returns what `y` becomes, with PyTorch operators in fp32, or in fp64 where tensors are.
+    """Computes the same with PyTorch operators, in fp32, or in fp64 for fp64 tensors: returns the new `y`.
 
     `adapters` are by slot A, and of each part its first output, its first rank and its B.
     """

@@ -1,4 +1,4 @@
-"""Keeps what wrappers prepare for a shape, since a step calls them hundreds of times with few shapes."""
+"""Caches the launches that wrappers prepare for a shape: a step calls them hundreds of times with few shapes."""
 
 from collections.abc import Callable
 from functools import cache

@@ -134,7 +134,7 @@ def _store_latents(
     FORMAT: tl.constexpr,
 ) -> None:
     WIDTH: tl.constexpr = LATENT + ROPE
-    SIDE: tl.constexpr = BLOCK * WIDTH if FORMAT == 0 else BLOCK * (WIDTH + 4)  # what a block has
+    SIDE: tl.constexpr = BLOCK * WIDTH if FORMAT == 0 else BLOCK * (WIDTH + 4)  # bytes or values of a block
     token = tl.program_id(0).to(tl.int64)
     addresses = down + token * (FIRST + WIDTH)
     if tl.program_id(1) == 1:

@@ -12,7 +12,7 @@ class DigestedCopy(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether that has ended. The host does not wait for it."""
+        """Whether the copy and the digest have ended. The host does not wait for them."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class KVDevices(Protocol):
     """A pool in the memory of one or several GPUs."""
 
     def offered(self) -> bytes:
-        """Returns what `opened` takes in another process of this host. Raises `DeviceError` if there is no way."""
+        """Returns an offer for `opened` in a process of this host. Raises `DeviceError` if memory cannot be shared."""
         ...
 
     def opened(self, offered: bytes, counts: Sequence[int]) -> PeerMemory:
@@ -43,7 +43,7 @@ class KVDevices(Protocol):
         ...
 
     def granting(self, blocks: Sequence[Sequence[int]]) -> Callable[[], bool]:
-        """Returns a function that tells whether another process may write into these blocks of each group by now."""
+        """Returns a function that tells whether another process may write into these blocks of each group now."""
         ...
 
     def landed(self, group: int, layer: int, first: int, blocks: Sequence[int]) -> DigestedCopy:

@@ -8,7 +8,7 @@ from kvtransfer.protocol.payloads import Payload
 
 
 class PayloadReader:
-    """Has at most one payload that is being read."""
+    """Reads at most one payload at a time."""
 
     def __init__(self, memory: KVMemory) -> None:
         self._memory = memory
@@ -32,7 +32,7 @@ class PayloadReader:
         return views()
 
     def closed(self, handoff: int) -> None:
-        """Drops what was begun for a handoff that is over, before its blocks are used otherwise."""
+        """Ends the read of a handoff that is over, before its blocks are reused."""
         if self._begun is not None and self._begun[0] == handoff:
             self._drop()
 

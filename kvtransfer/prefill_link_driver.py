@@ -95,7 +95,7 @@ class PrefillLinkDriver:
         self._blocks: dict[int, list[list[int]]] = {}  # blocks of each open handoff, by KV group
         self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> waiting message, in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker | DigestedCopy]] = deque()
-        """Handoff, payload number, and what tells its end; oldest first."""
+        """Handoff, payload number, and the tracker that is done when the payload is not read any more; oldest first."""
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
         self._retry = 0.0  # s; above 0 while the socket takes nothing

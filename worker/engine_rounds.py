@@ -1,4 +1,4 @@
-"""A round of a worker's engine without threads, tensors and clocks: what is planned, and what follows from its result.
+"""A round of a worker's engine without threads, tensors and clocks: plans a step, and passes on its result.
 
 `worker.engine_loop` drives it on the engine thread; a simulation drives it by its own time.
 """
@@ -53,7 +53,7 @@ class PlannedRound(NamedTuple):
 
 
 class EngineRounds(Generic[Event]):
-    """Passes time and results to the scheduler, and what follows to the role's policy. `now`: Redis server time, s."""
+    """Passes time and results to the scheduler, and their effects to the role's policy. `now`: Redis server time, s."""
 
     def __init__(self, scheduler: Scheduler, policy: RolePolicy[Event], tell_io: Callable[[Any], None]) -> None:
         self._scheduler = scheduler
@@ -61,7 +61,7 @@ class EngineRounds(Generic[Event]):
         self._tell_io = tell_io
 
     def plan(self, now: float, *, steps: bool = True) -> PlannedRound:
-        """Ends what is past its deadline, and plans a step unless `steps` is false."""
+        """Ends sequences past their deadlines, and plans a step unless `steps` is false."""
         self._policy.expired(self._scheduler.expired(now), now)
         plan = self._scheduler.plan(now) if steps else None
         return PlannedRound(plan, self._scheduler.take_moves())

@@ -120,7 +120,7 @@ class IOThread(threading.Thread):
         await parts.heartbeat.beat()
 
     async def _work(self, parts: "_Parts", tasks: Tasks) -> None:
-        """Registers the worker, and starts what serves requests."""
+        """Registers the worker, and starts the tasks that serve requests."""
         life = self._life
         outage = Outage(log, "the worker waits to register")
         await until_answered(partial(self._register, parts), outage, self._status.report)

@@ -53,7 +53,7 @@ def own_record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord
 
 
 def _figures(engine: LoadedEngine) -> DeviceFigures:
-    """Returns what the devices' use is computed from; of a mixture of experts a token's weights are not known."""
+    """Returns the figures by which reports compute the devices' use; a mixture of experts has no weights per token."""
     device = engine.backend.device
     rates = known_rates(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     model = engine.model_config

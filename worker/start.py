@@ -181,7 +181,7 @@ def _load_engine(
 def _engine_loop(
     name: RoleName, life: Life, engine: LoadedEngine, make_role: Callable[[WorkerParts], Role]
 ) -> tuple[EngineLoop[Any], MakeTransfer]:
-    """Makes what the engine thread runs: scheduler, role policy and executor; returns the role's transfer, too."""
+    """Makes the engine thread's loop, with its scheduler, role policy and executor; and returns the role's transfer."""
     config = life.config
     blocks = make_block_manager(config, engine)
     preparation = _preparation(config, engine, life.inbox)

@@ -96,7 +96,7 @@ def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Adapt
 def _change(
     config: AdapterConfig, tensors: Tensors, place: AdapterTarget, device: torch.device, dtype: torch.dtype
 ) -> LowRank | None:
-    """Stacks the parts' A; scales, reorders and transposes each part's B. Keeps what this rank holds."""
+    """Stacks the parts' A; scales, reorders and transposes each part's B. Keeps this rank's part."""
     shrinking: list[Tensor] = []
     parts: list[Expansion] = []
     first = rank_first = 0

@@ -156,14 +156,14 @@ class GrammarMasks:
         follower = self.preparation.known(step.works[index].sequence)
         if follower is None:
             return  # it was dropped, and the next step rebuilds it
-        found: list[int] = []
+        extended_draws: list[int] = []
         try:
             for token in drawn:  # forced tokens after a drawn token replace the remaining draws
-                more = follower.forced([token])
-                found += more
-                if len(more) > 1 or follower.ended:
+                forced = follower.forced([token])
+                extended_draws += forced
+                if len(forced) > 1 or follower.ended:
                     break
-            drawn[:] = found
+            drawn[:] = extended_draws
         except GrammarError as error:
             step.failed[index] = GrammarRefusal(str(error))
 
@@ -171,11 +171,11 @@ class GrammarMasks:
 def _along(matcher: LLMatcher, work: Work) -> dict[int, LLMatcher]:
     """Returns the matcher for each row of a work: copies after each draft token that the grammar allows."""
     states = {0: matcher}
-    for guess, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True)):
+    for draft, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True)):
         if (before := states.get(parent + 1)) is not None:
-            behind = before.deep_copy()
-            if behind.try_consume_tokens([token]):
-                states[guess + 1] = behind
+            extended = before.deep_copy()
+            if extended.try_consume_tokens([token]):
+                states[draft + 1] = extended
     return states
 
 

@@ -267,7 +267,7 @@ def _shape_of(group: KVGroup, spec: KVSpec) -> tuple[int, ...]:
 def _device_tensors(
     shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device, handles: Sequence[DeviceHandle]
 ) -> list[Tensor]:
-    """Allocates each group's tensor on a GPU, or with `handles` opens those of another rank."""
+    """Allocates each group's tensor on a GPU, or with `handles` opens the tensors of another rank."""
     if not handles:
         return [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
     return [opened(handle, shape, dtype, device) for handle, shape in zip(handles, shapes, strict=True)]

@@ -77,22 +77,22 @@ class BlockTables:
         self._reserve(len(works), max(counts))
         rows = self._rows
         for row, (work, count) in enumerate(zip(works, counts, strict=True)):
-            own = work.blocks[self._group]
-            if len(own) != count:
-                assert len(own) > count, "a block table shorter than its sequence"
-                own = own[:count]
-            known = rows[row]
-            if own != known:
-                first = first_difference(known, own)
-                self._array[row, first:count] = own[first:]
-                self._array[row, count : len(known)] = NULL_BLOCK
-                rows[row] = own.copy()  # a sequence's own list grows
+            blocks = work.blocks[self._group]
+            if len(blocks) != count:
+                assert len(blocks) > count, "a block table shorter than its sequence"
+                blocks = blocks[:count]
+            row_blocks = rows[row]
+            if blocks != row_blocks:
+                first = first_difference(row_blocks, blocks)
+                self._array[row, first:count] = blocks[first:]
+                self._array[row, count : len(row_blocks)] = NULL_BLOCK
+                rows[row] = blocks.copy()  # a sequence's own list grows
         return self._array[: len(works), : max(counts)]
 
     def _reserve(self, works: int, blocks: int) -> None:
         height, width = self._array.shape
         if works > height or blocks > width:
-            larger: Ints = np.zeros((_room(works, height), _room(blocks, width)), dtype=np.int64)
+            larger: Ints = np.zeros((_capacity(works, height), _capacity(blocks, width)), dtype=np.int64)
             larger[:height, :width] = self._array
             self._array = larger
         self._rows += [[] for _ in range(len(self._array) - len(self._rows))]
@@ -140,29 +140,29 @@ def build_batch(
     else:
         owners = np.repeat(np.arange(len(works)), lengths)
         places = np.arange(len(token_ids)) + (starts - query_start)[owners]
-    seen = host_tree_masks(works, places)
+    trees = host_tree_masks(works, places)
     counts = (-(-kv_lengths // block_size)).tolist()
     block, offset = np.divmod(places, block_size)
     pending, rows = pending_tokens(works, token_ids, owners, before)
-    positions = places if seen is None else seen.positions
+    positions = places if trees is None else trees.positions
     shared = (token_ids, positions, query_start, *rows_of_logits(works, query_start, lengths), pending, rows)
-    in_trees = () if seen is None else (seen.lasts, seen.bits)
-    of_groups: list[Ints] = []
-    for kept in tables or block_tables(len(works[0].blocks)):
-        rows_of_blocks = kept.of(works, counts)
+    tree_arrays = () if trees is None else (trees.lasts, trees.bits)
+    group_arrays: list[Ints] = []
+    for tables_of_group in tables or block_tables(len(works[0].blocks)):
+        rows_of_blocks = tables_of_group.of(works, counts)
         blocks = rows_of_blocks[owners, block]
-        of_groups += [blocks * block_size + offset, rows_of_blocks.reshape(-1), blocks[offset == 0]]
-    on_device = _transfer([*shared, *of_groups, *in_trees], device)
-    ids, there, first_rows, logit_rows, sampled, scored, pending_there, rows_there = on_device[: len(shared)]
-    in_groups = on_device[len(shared) : len(shared) + len(of_groups)]
+        group_arrays += [blocks * block_size + offset, rows_of_blocks.reshape(-1), blocks[offset == 0]]
+    on_device = _transfer([*shared, *group_arrays, *tree_arrays], device)
+    ids, device_positions, first_rows, logit_rows, sampled, scored, to_replace, sources = on_device[: len(shared)]
+    group_tensors = on_device[len(shared) : len(shared) + len(group_arrays)]
     if before is not None and len(pending):
-        ids[pending_there] = before.tokens[rows_there]
+        ids[to_replace] = before.tokens[sources]
     return Batch(
         token_ids=ids,
-        positions=there,
+        positions=device_positions,
         groups=tuple(
             GroupTables(slots, table.view(len(works), -1), fresh)
-            for slots, table, fresh in zip(in_groups[::3], in_groups[1::3], in_groups[2::3], strict=True)
+            for slots, table, fresh in zip(group_tensors[::3], group_tensors[1::3], group_tensors[2::3], strict=True)
         ),
         query_start=first_rows,
         logit_rows=logit_rows,
@@ -170,7 +170,7 @@ def build_batch(
         kv_lengths=kv_lengths,
         split=RowSplit(sampled, scored) if len(scored) else None,
         adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], shared[3]),
-        trees=None if seen is None else TreeMasks(on_device[-2], on_device[-1], seen.deepest, seen.works),
+        trees=None if trees is None else TreeMasks(on_device[-2], on_device[-1], trees.deepest, trees.works),
     )
 
 
@@ -178,14 +178,16 @@ def rows_of_logits(works: Sequence[Work], query_start: Ints, lengths: Ints) -> t
     """Returns the rows that reach the head, in ascending order, and the places there of sampled and of scored rows."""
     last = query_start + lengths - 1
     sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
-    guesses = [len(work.proposed) for work in works if work.sampling is not None]
-    if any(guesses):
-        ends = np.cumsum(guesses) + np.arange(len(guesses))  # of each work's rows, the place of the last
-        sampled = np.repeat(sampled - ends, np.array(guesses) + 1) + np.arange(ends[-1] + 1)
-    asked = [(first, work.prompt_rows) for first, work in zip(query_start, works, strict=True) if work.prompt_rows]
-    if not asked:
+    drafts = [len(work.proposed) for work in works if work.sampling is not None]
+    if any(drafts):
+        ends = np.cumsum(drafts) + np.arange(len(drafts))  # of each work's rows, the place of the last
+        sampled = np.repeat(sampled - ends, np.array(drafts) + 1) + np.arange(ends[-1] + 1)
+    scored_prompts = [
+        (first, work.prompt_rows) for first, work in zip(query_start, works, strict=True) if work.prompt_rows
+    ]
+    if not scored_prompts:
         return sampled, sampled[:0], sampled[:0]
-    begins = [(first + each.first, len(each.targets)) for first, each in asked]
+    begins = [(first + each.first, len(each.targets)) for first, each in scored_prompts]
     scored = np.concatenate([np.arange(begin, begin + count) for begin, count in begins])
     rows = np.concatenate((sampled, scored))
     order = np.argsort(rows)
@@ -202,15 +204,15 @@ def pending_tokens(works: Sequence[Work], token_ids: Ints, owners: Ints, before:
     if not len(pending):
         return pending, pending
     assert before is not None, "a pending token, but no step before it"
-    found = place_of_samples(before.works)
+    place_by_sequence = place_of_samples(before.works)
     rows: list[int] = []
     for owner in dict.fromkeys(owners[pending].tolist()):
         work = works[owner]
         if work.proposed and work.proposed[0] == PENDING_DRAFT:
             rows += before.drafted[work.sequence][: len(work.proposed)]
         else:
-            assert work.sequence in found, "a pending token that no single sample of the step before is"
-            rows.append(found[work.sequence])
+            assert work.sequence in place_by_sequence, "a pending token that no single sample of the step before is"
+            rows.append(place_by_sequence[work.sequence])
     assert len(rows) == len(pending), "a pending token beside draft tokens"
     token_ids[pending] = 0
     return pending, np.array(rows, dtype=np.int64)
@@ -231,8 +233,8 @@ def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
     return places
 
 
-def _room(needed: int, there: int) -> int:
-    return there if needed <= there else 1 << (needed - 1).bit_length()
+def _capacity(needed: int, current: int) -> int:
+    return current if needed <= current else 1 << (needed - 1).bit_length()
 
 
 def _transfer(parts: Sequence[Ints], device: torch.device) -> list[Tensor]:

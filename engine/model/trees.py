@@ -54,9 +54,9 @@ def host_tree_masks(works: Sequence[Work], places: NDArray[np.int64]) -> HostTre
         if index not in branching:
             continue
         depths, paths = depths_and_paths(work.parents)
-        guesses = slice(end - len(depths), end)
+        drafts = slice(end - len(depths), end)
         own = places[end - len(depths) - 1]  # of the last token of the text
-        positions[guesses], lasts[guesses], bits[guesses] = own + np.array(depths), own, paths
+        positions[drafts], lasts[drafts], bits[drafts] = own + np.array(depths), own, paths
         deepest = max(deepest, *depths)
     return HostTreeMasks(positions, lasts, bits, deepest, branching)
 
@@ -66,8 +66,8 @@ def depths_and_paths(parents: Sequence[int]) -> tuple[list[int], list[int]]:
     assert len(parents) <= MAX_TREE_DRAFTS, "more draft tokens than an integer has bits"
     depths: list[int] = []
     paths: list[int] = []
-    for guess, parent in enumerate(parents):
-        assert -1 <= parent < guess, "a draft token before its parent"
+    for draft, parent in enumerate(parents):
+        assert -1 <= parent < draft, "a draft token before its parent"
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
-        paths.append((paths[parent] if parent >= 0 else 0) | 1 << guess)
+        paths.append((paths[parent] if parent >= 0 else 0) | 1 << draft)
     return depths, paths

@@ -159,7 +159,7 @@ def _memory(
     tier: HostTier | None,
     rates: StartRates,
 ) -> Memory:
-    """Returns the memory of all ranks, and what it holds, for reports."""
+    """Returns the bytes of all ranks' weights and KV, and the tokens that fit, for reports."""
     ranks, spec = loaded.group.shard.ranks, loaded.spec
     return Memory(
         weights_bytes=ranks * loaded.model.weights_bytes() + proposer.weights_bytes,

@@ -115,7 +115,7 @@ def read_encoder_config(directory: Path, options: EngineConfig) -> OwnConfig:
 
 
 def _separator(directory: Path, own: OwnConfig, pooling: Pooling) -> int | None:
-    """Returns the token between the texts of a pair, for a classifier that tells them apart by types."""
+    """Returns the token between the texts of a pair, for a classifier with token types; else None."""
     has_types = own.config.model_type not in TYPES_BEHIND_PADDING and getattr(own.config, "type_vocab_size", 0) > 1
     if pooling.task != "score" or not has_types:
         return None

@@ -1,4 +1,4 @@
-"""Measures at start what a decoding sequence, a token of its context and a pair of a prompt's tokens cost.
+"""Measures at start the seconds of a decoding sequence, a token of its context, and a pair of a prompt's tokens.
 
 Steps of requests tell these apart only where batches and contexts vary, which may take hours: one client at a time
 would leave a worker believing that long contexts are free. A start therefore runs pairs of steps that differ in one

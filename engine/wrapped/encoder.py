@@ -26,7 +26,7 @@ class EncoderModel(Generic[TakenStep]):
     """
 
     def __init__(self, own: Any, *, classifies: bool, separator: int | None = None) -> None:
-        """`separator`: the token behind the first text of a pair, if the model tells its texts apart by types."""
+        """`separator`: the token after the first text of a pair, if the model has token types."""
         self._own = own
         self._classifies = classifies
         self._separator = separator

@@ -1,4 +1,4 @@
-"""Prepares what the two decode kernels share: arguments of a launch, and how a program reads them.
+"""Shared by the two decode kernels: the arguments of a launch, and how a program reads them.
 
 A program computes one part of one sequence for a tile of query rows. Without a split plan (split_kv.py) each sequence
 is one part; without `MultiQuery` (multi_query.py) it has one query. The kernels differ in their tiles only.

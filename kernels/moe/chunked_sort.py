@@ -33,7 +33,7 @@ from kernels.tuning import Config
 TABLE_TILE = 4096
 """Numbers of the table that a program loads at once."""
 PIECES_PER_CHUNK = 4
-"""Parts of a chunk: pairs are compared with those of their own piece, and counted before it."""
+"""Parts of a chunk: a pair is compared with the pairs of its own part; earlier parts are counted as a whole."""
 COMPARED_TOGETHER = 16
 
 

@@ -45,7 +45,7 @@ def experts(
     rows: int | None = None,
     config: Config | None = None,
 ) -> Tensor:
-    """Computes what each token's experts give together.
+    """Computes the weighted sum of each token's experts.
 
     Args:
         x: `[tokens, hidden]` fp32, bf16 or fp16, contiguous.

@@ -138,7 +138,7 @@ def load_words(
 def load_plane(
     x: tl.tensor, first: tl.tensor, inputs: tl.tensor, PLANE: tl.constexpr, EVEN: tl.constexpr, RUNS: tl.constexpr
 ) -> tl.tensor:
-    """Loads what a plane of the step from input `first` on is multiplied by, `[32 RUNS, ROWS]`.
+    """Loads the inputs of a plane of the step that begins at input `first`, `[32 RUNS, ROWS]`.
 
     `x` `[ROWS]` points to the first input of rows.
     """
@@ -194,7 +194,7 @@ def load_terms(
     EVEN: tl.constexpr,
     RUNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Loads what a `table` `[groups, outputs]` has for the four planes of a step; of planes of one group once."""
+    """Loads the entries of a `table` `[groups, outputs]` for a step's four planes; once for planes of one group."""
     PER: tl.constexpr = planes_of_scale(GROUP, RUNS)
     a = load_term(table, output, first, outputs, groups, GROUP, 0, EVEN)
     if PER == 4:

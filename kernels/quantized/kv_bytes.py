@@ -85,7 +85,7 @@ def quantized(numbers: tl.tensor, scale: tl.tensor, FORMAT: tl.constexpr) -> tl.
 
 @triton.jit
 def e4m3(numbers: tl.tensor) -> tl.tensor:
-    """Rounds fp32 of at most 448, but for what rounds to it, to the nearest e4m3, ties to even: uint8."""
+    """Rounds fp32 to the nearest e4m3, ties to even, as uint8; magnitudes must round to at most 448."""
     bits = numbers.to(tl.uint32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     # Below 2^-6 values are multiples of 2^-9, the spacing of fp32 at 2^14.

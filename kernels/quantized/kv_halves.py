@@ -122,7 +122,7 @@ def halves_of_words(words: tl.tensor, FORMAT: tl.constexpr) -> tuple[tl.tensor, 
 
 @triton.jit
 def scaled_queries(queries: tl.tensor, FORMAT: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Returns queries as they are multiplied, and what their products are to be multiplied by."""
+    """Returns the queries as operands of the product, and the factor of the products."""
     if FORMAT == 0 or queries.dtype == tl.float32 or stay_as_given(queries.shape[0], queries.shape[1]):
         return queries, tl.full([], 1.0, tl.float32)
     else:

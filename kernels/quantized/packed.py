@@ -1,4 +1,4 @@
-"""Packs quantized weights for these kernels: what a program reads at once is contiguous.
+"""Packs quantized weights for these kernels: the weights that a program reads at once are contiguous.
 
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 

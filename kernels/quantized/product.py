@@ -30,7 +30,7 @@ MAX_SPLIT_K_ROWS = ROW_TILES[-1]
 FEW_ROWS_CONFIG = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
 SOME_ROWS_CONFIG = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
 FOUR_BITS_CONFIG = Config({"TILE": 128, "RUNS": 1}, warps=4, stages=4)
-"""Two tiles of a warp group, so that what a step costs beside its weights is shared by twice as many."""
+"""Two tiles of a warp group, so that twice as many weights share a step's other costs."""
 HOPPER_CONFIG = Config({"TILE": 128, "RUNS": 4}, warps=4, stages=4)
 """The same for 8 bits: other devices' products take fewer outputs at once, and gain less than larger tiles cost."""
 TENSOR_MEMORY_CONFIG = Config({"TILE": 64, "RUNS": 2}, warps=4, stages=3)

@@ -71,7 +71,7 @@ def load_pair(
     GROUP: tl.constexpr,
     RUNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Loads what a `table` `[groups, outputs]` has for the two halves of the step from input `first` on, as fp32.
+    """Loads the fp32 entries of a `table` `[groups, outputs]` for both halves of the step from input `first` on.
 
     Here and below, the number of `outputs` is int64, for tables are large.
     """
@@ -130,7 +130,7 @@ def load_codes(
 
 @triton.jit
 def load_inputs(x: tl.tensor, first: tl.tensor, inputs: tl.tensor, EVEN: tl.constexpr, RUNS: tl.constexpr) -> tl.tensor:
-    """Loads what a step's codes are multiplied by, `[32 RUNS, ROWS]`; `x` `[ROWS]` points to rows' first inputs."""
+    """Loads the inputs of a step, `[32 RUNS, ROWS]`; `x` `[ROWS]` points to the rows' first inputs."""
     place = first + tl.arange(0, RUNS * RUN_BYTES)
     addresses = x[None, :] + place[:, None]
     if EVEN:

@@ -40,7 +40,7 @@ NAN_BITS: tl.constexpr = tl.constexpr(0x7FC00000)
 """The bits of NaN: the log-probability of a token in a row that is not finite."""
 
 NO_KEY: tl.constexpr = tl.constexpr(-(1 << 63))
-"""Less than what any logit is mapped to."""
+"""Less than the mapped value of any logit."""
 
 
 def token_scores(logits: Tensor, rows: Tensor, tokens: Tensor, top: int, *, config: Config | None = None) -> Tensor:

@@ -121,7 +121,7 @@ class DecodeLinks:
         return [instruction for handoff in gone for instruction in self._step(handoff, SenderDead(reason), now)]
 
     def writer_came(self, link: bytes, now: float) -> list[Instruction]:
-        """Records that a link's sender may write into granted blocks, and tells it which."""
+        """Records that a link's sender may write into granted blocks, and sends it their numbers."""
         self._writers.add(link)
         return self._to_link(link, WriterCame(), now)
 

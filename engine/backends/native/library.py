@@ -25,7 +25,7 @@ CODEC_DTYPE_CODES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
 
 
 class AttentionArguments(Structure):
-    """Mirrors `struct attention` in attention_step.h: what all layers of a step share."""
+    """Mirrors `struct attention` in attention_step.h: arguments shared by all layers of a step."""
 
     _fields_ = (
         *((name, c_int64) for name in ("format", "kv", "kv_heads", "vectors", "shared", "dim", "value_dim", "block")),
@@ -40,7 +40,7 @@ class AttentionArguments(Structure):
 
 
 class AttentionParams(Structure):
-    """Mirrors `struct attention_params` in attention_step.h: what one layer's attention does in its own way."""
+    """Mirrors `struct attention_params` in attention_step.h: scale, soft cap and sinks of one layer."""
 
     _fields_ = (("scale", c_double), ("softcap", c_double), ("sinks", c_void_p))
 

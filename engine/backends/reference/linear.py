@@ -57,7 +57,7 @@ class OneDnnLinear:
 
 
 class AdaptedLinear:
-    """Adds to a layer's outputs what the adapters of a step's rows add, one adapter after the other."""
+    """A linear layer, plus the LoRA changes of a step's rows, computed one adapter after the other."""
 
     def __init__(self, linear: Linear, adapting: Adapting) -> None:
         self._linear = linear

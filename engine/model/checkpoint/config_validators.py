@@ -1,4 +1,4 @@
-"""Loads what validates transformers' configs, without the models' code and PyTorch's compiler that it brings along."""
+"""Loads the validators of transformers' configs without their imports: the models' code and PyTorch's compiler."""
 
 import importlib
 import sys

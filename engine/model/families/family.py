@@ -52,7 +52,7 @@ class ModelNames(Struct, frozen=True, kw_only=True):
     head: str = "lm_head"  # empty: the model has no head, and its states are the result
     of_layer: LayerNames = LayerNames()
     ignored: tuple[str, ...] = ()  # prefixes of tensors outside of the language model
-    others: tuple["ModelNames", ...] = ()  # what other writers of such checkpoints call them
+    others: tuple["ModelNames", ...] = ()  # names in checkpoints of other programs
 
     def in_layer(self, index: int) -> LayerNames:
         """Returns the names of the tensors of one layer, with their prefix."""

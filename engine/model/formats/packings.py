@@ -26,7 +26,7 @@ class Scheme:
     format: str
     type: str  # int or float
     bits: int
-    strategy: Strategy  # what shares a scale
+    strategy: Strategy  # which weights share a scale
     group: int = WHOLE_ROW_GROUP  # inputs that share a scale, for the strategy `group`
     symmetric: bool = True  # no zero points
     by_activation: bool = False  # a group's inputs are scattered

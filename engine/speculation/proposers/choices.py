@@ -44,7 +44,7 @@ def likeliest(heads: int, count: int, chance: Chance = assumed) -> tuple[Choice,
 
 
 def choices_problem(given: Any, heads: int) -> str:
-    """Returns what is wrong with a list of choices for `heads` heads; empty: nothing."""
+    """Returns why a list of choices is invalid for `heads` heads; empty if it is valid."""
     if not isinstance(given, list) or not given:
         return "not a list of paths"
     known: set[Choice] = {()}

@@ -1,4 +1,4 @@
-"""Tracks which tokens have draft-model KV, by what the draft model has written into blocks.
+"""Tracks which tokens have draft-model KV, by marks of the blocks that the draft model has written.
 
 The draft's KV is in separate tensors, indexed by the target's block numbers, and only the draft writes there. A block
 therefore keeps the KV that the draft last wrote, whatever happens to its number: handoffs, copies, swaps, sharing and

@@ -36,7 +36,7 @@ class EarlierAnswers:
             del self._texts[next(iter(self._texts))]
 
     def find(self, salt: str, tokens: Sequence[int], most: int, longer: int) -> Proposal:
-        """Returns what followed the longest match with the end of `tokens`; empty if not over `longer` tokens."""
+        """Returns up to `most` tokens after the longest match with the end of `tokens`, if over `longer` tokens."""
         texts = self._texts.pop(salt, None)
         if texts is None:
             return NO_PROPOSAL

@@ -49,5 +49,5 @@ class KVProposer(ModelProposer, Protocol):
         ...
 
     def note(self, plan: StepPlan, states: Tensor) -> None:
-        """Keeps what later steps need of the normed `states` `[tokens, hidden]` of a step's tokens."""
+        """Keeps the normed `states` `[tokens, hidden]` of a step's tokens as far as later steps read them."""
         ...

@@ -25,9 +25,9 @@ class NGramProposer:
         tokens = sequence.tokens
         match = sequence.suffixes.find(tokens)
         if self._earlier is not None and match.length < MAX_MATCH_TOKENS:
-            guesses = self._earlier.find(sequence.prompt.salt, tokens, most, match.length)
-            if guesses.tokens:
-                return guesses
+            drafts = self._earlier.find(sequence.prompt.salt, tokens, most, match.length)
+            if drafts.tokens:
+                return drafts
         return Proposal(continued(tokens, match.place, most), match.length) if match.length else NO_PROPOSAL
 
     def ended(self, sequence: DraftedSequence) -> None:

@@ -38,38 +38,38 @@ def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
         works: the sampled works, in order; each has `row_count` rows.
         tokens: int64 `[samples]`.
     """
-    found = torch.zeros_like(tokens)
+    is_likely = torch.zeros_like(tokens)
     row = place = 0
-    asked: list[tuple[int, int, int, int]] = []  # by draft token: its parent's row and place, its own place, its token
+    drafts: list[tuple[int, int, int, int]] = []  # parent's row, parent's sample, own sample, token id
     samplings = []
     for work in works:
         if may_be_typical(work) and work.sampling is not None:
-            for guess, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True), 1):
-                asked.append((row + 1 + parent, place + 1 + parent, place + guess, token))
+            for draft, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True), 1):
+                drafts.append((row + 1 + parent, place + 1 + parent, place + draft, token))
                 samplings.append(work.sampling)
         row += row_count(work)
         place += len(work.samples) + len(work.proposed)
-    if asked:
-        rows, befores, places, guesses = to_device(np.array(asked, np.int64).T.copy(), logits.device)
-        logs = processed(logits[rows], samplings, tokens[befores]).log_softmax(-1)
+    if drafts:
+        rows, parent_places, places, draft_tokens = to_device(np.array(drafts, np.int64).T.copy(), logits.device)
+        logs = processed(logits[rows], samplings, tokens[parent_places]).log_softmax(-1)
         entropy = -(logs.exp() * logs).sum(-1)
-        least = (DELTA * (-entropy).exp()).clamp(max=EPSILON)
-        found[places] = (logs.gather(1, guesses[:, None])[:, 0].exp() > least).long()
-    return found
+        threshold = (DELTA * (-entropy).exp()).clamp(max=EPSILON)
+        is_likely[places] = (logs.gather(1, draft_tokens[:, None])[:, 0].exp() > threshold).long()
+    return is_likely
 
 
-def followed(work: Work, tokens: Sequence[int], likely_rows: Sequence[int]) -> list[int]:
+def with_accepted_drafts(work: Work, tokens: Sequence[int], likely_rows: Sequence[int]) -> list[int]:
     """Returns the draws of a work's rows, with each accepted draft token in place of the draw at its parent.
 
     `likely_rows`: by row, 0 if its draft token is not likely enough.
     """
-    ways: list[list[int] | None] = [[]]  # accepted paths to the text's end and to each draft token; None: rejected
+    paths: list[list[int] | None] = [[]]  # accepted path to the text's end, and to each draft token; None: rejected
     parents = parents_of(work)
-    for guess, parent in enumerate(parents):
-        before = ways[parent + 1]
-        counts = likely_rows[guess + 1] or work.proposed[guess] == tokens[parent + 1]
-        ways.append([*before, guess] if before is not None and counts else None)
-    found = list(tokens)
-    for guess in max((way for way in ways if way is not None), key=len):
-        found[parents[guess] + 1] = work.proposed[guess]
-    return found
+    for draft, parent in enumerate(parents):
+        path_to_parent = paths[parent + 1]
+        is_accepted = likely_rows[draft + 1] or work.proposed[draft] == tokens[parent + 1]
+        paths.append([*path_to_parent, draft] if path_to_parent is not None and is_accepted else None)
+    draws = list(tokens)
+    for draft in max((path for path in paths if path is not None), key=len):
+        draws[parents[draft] + 1] = work.proposed[draft]
+    return draws

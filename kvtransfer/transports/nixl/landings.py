@@ -32,7 +32,7 @@ class NixlLanding:
         self._token = bytes.fromhex(token)
 
     def progress(self) -> None:
-        """Lets the library write what has arrived, and reads tokens. Runs in the agents' thread."""
+        """Lets the library write arrived payloads, and reads tokens. Runs in the agents' thread."""
         if self.ring is None or self.is_over:
             return
         try:

@@ -41,7 +41,7 @@ class NixlRing:
         self._writes: deque[list[Any]] = deque()  # handles of each payload's parts, oldest first
 
     def description(self) -> NixlMemory:
-        """Returns what a peer needs to write into this ring."""
+        """Returns the agent's metadata, address and size, by which a peer writes into this ring."""
         return NixlMemory(self._agent.get_agent_metadata(), self.address, self.size)
 
     def views(self, offset: int, size: int) -> list[memoryview]:
@@ -78,7 +78,7 @@ class NixlRing:
             raise NixlError(f"no writing: {error!r}") from None
 
     def progress(self) -> list[bytes]:
-        """Lets the library write what has arrived; returns the tokens that writers have sent."""
+        """Lets the library write arrived payloads into the ring; returns the tokens that writers have sent."""
         try:
             notifications: dict[str, list[bytes]] = self._agent.get_new_notifs()
         except Exception as error:

@@ -22,7 +22,7 @@ PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 RINGS_SUPPORTED = all(
     hasattr(*each) for each in ((socket, "SO_PASSCRED"), (os, "memfd_create"), (fcntl, "F_ADD_SEALS"))
 )
-"""Whether this platform has what a ring needs: Linux has it."""
+"""Whether this platform has the system calls for rings, as Linux does."""
 TakeRing = Callable[[bytes, bytes, int], None]
 """Takes a user name, a token and a descriptor, which is closed after the call."""
 

@@ -91,7 +91,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def source_digest(target: Sequence[str]) -> str:
-    """Returns 32 hexadecimal digits of the sources and the compiler's options, which say what a library computes."""
+    """Returns 32 hexadecimal digits of the sources and the compiler's options, which identify a library's results."""
     digest = hashlib.sha256(shlex.join((*COMPILER_FLAGS, *target, *LINKED_LIBRARIES)).encode() + b"\0")
     for path in _sources(".c", ".h"):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -139,7 +139,7 @@ def compiler() -> list[str]:
 
 
 def version(command: list[str]) -> str:
-    """Returns what the compiler says about itself. Raises `NativeError` where it cannot be run."""
+    """Returns the compiler's version text. Raises `NativeError` where it cannot be run."""
     return _run([*command, "--version"]).stdout
 
 
@@ -149,7 +149,7 @@ def machine_of(command: list[str]) -> str:
 
 
 def processor() -> str:
-    """Describes what the options for this processor depend on."""
+    """Returns a text of the processor's model and features, on which its compiler options depend."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -86,7 +86,7 @@ def may_load() -> bool:
         if find(directory()):
             return True
     except NativeError:
-        pass  # a compiler may replace what is refused
+        pass  # a compiled library may replace the refused one
     try:
         compiler()
     except NativeError:

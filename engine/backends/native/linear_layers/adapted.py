@@ -40,7 +40,7 @@ class NativeAdapted(NativeLinear):
         super().__init__(native, weights, bias, dtype, order)
         self.adapting = adapting
         self._table = (POINTER(LoraArguments) * (adapting.slots + 1))()
-        self._alive: dict[int, list[object]] = {}  # by slot, what the table points to
+        self._alive: dict[int, list[object]] = {}  # by slot, the memory that the table points to
         self.arguments.changes = ctypes.addressof(self._table)
         self._add = native.baton_adapt
 

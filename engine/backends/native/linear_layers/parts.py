@@ -36,7 +36,7 @@ class PackedPart:
 
 
 def without_operator(weight: Weight) -> str | None:
-    """Returns what the operator does not support about a weight, or None."""
+    """Returns the property of a weight that the operator does not support; None if it supports the weight."""
     if not isinstance(weight, Quantized):
         return None
     if weight.form not in QUANTIZED_CODES:

@@ -90,7 +90,7 @@ class NativeAdjuster:
         assert text is not None
         found = self._counted.use(work.sequence)
         if work.proposed:
-            assert found is not None and found.text is text, "a row of guesses before its work's first"
+            assert found is not None and found.text is text, "a row of draft tokens before its work's first"
             return found.counts.behind(work.proposed)
         if found is None or found.text is not text or found.tokens > len(text):
             prompt = text[: work.prompt_tokens] if change.wanted.counts_prompt else ()

@@ -17,7 +17,7 @@ from engine.model.trees import MAX_TREE_DRAFTS
 MAX_WASTE_FACTOR = 1.25
 """A rectangle may compute this much more than its works need …"""
 FREE_WASTED_PAIRS = 8192
-"""… or this many query-key pairs more: about what another rectangle's operator calls cost."""
+"""… or this many query-key pairs more, which take about as long as the operator calls of another rectangle."""
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,17 @@ class ReferenceSampler:
         tokens = logits.argmax(-1)
         owners = [row for row, draw in enumerate(draws) for _ in draw.samples]
         if len(owners) != len(draws):
-            index = _there(owners, np.int64, logits.device)
+            index = _on_device(owners, np.int64, logits.device)
             tokens, finite = tokens[index], finite[index]
         random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
         if random:
-            drawn = _drawn(logits[_there(random, np.int64, logits.device)], [draws[row] for row in random])
+            drawn = _drawn(logits[_on_device(random, np.int64, logits.device)], [draws[row] for row in random])
             places = [place for place, row in enumerate(owners) if draws[row].sampling.temperature > 0]
-            tokens[_there(places, np.int64, logits.device)] = drawn
+            tokens[_on_device(places, np.int64, logits.device)] = drawn
         return tokens.masked_fill_(~finite, 0), finite
 
 
-def _there(values: Sequence[float], kind: type[np.generic], device: torch.device) -> Tensor:
+def _on_device(values: Sequence[float], kind: type[np.generic], device: torch.device) -> Tensor:
     return to_device(np.array(values, dtype=kind), device)
 
 
@@ -40,7 +40,7 @@ def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
     device = logits.device
     settings = [draw.sampling for draw in draws]
     keys = to_device(keys_of(draws), device)
-    logits /= _there([each.temperature for each in settings], np.float32, device)[:, None]
+    logits /= _on_device([each.temperature for each in settings], np.float32, device)[:, None]
     floor = floor_of(logits, settings)
     if floor is not None:
         logits.masked_fill_(logits < floor[:, None], -torch.inf)
@@ -48,7 +48,7 @@ def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
     if len(keys) == len(draws):
         scores += logits
     else:
-        scores += logits[_there([row for row, draw in enumerate(draws) for _ in draw.samples], np.int64, device)]
+        scores += logits[_on_device([row for row, draw in enumerate(draws) for _ in draw.samples], np.int64, device)]
     return scores.argmax(-1)
 
 
@@ -61,9 +61,9 @@ def floor_of(logits: Tensor, settings: list[Sampling]) -> Tensor | None:
     cuts = [row for row, each in enumerate(settings) if is_cut(each, vocab)]
     if not cuts and all(each.min_p <= 0 for each in settings):
         return None
-    floor = logits.amax(-1) + _there([min_p_reach(each) for each in settings], np.float32, logits.device)
+    floor = logits.amax(-1) + _on_device([min_p_reach(each) for each in settings], np.float32, logits.device)
     if cuts:
-        rows = _there(cuts, np.int64, logits.device)
+        rows = _on_device(cuts, np.int64, logits.device)
         found = _sorted_floor(logits[rows], [settings[row] for row in cuts])
         floor[rows] = torch.maximum(floor[rows], found)
     return floor
@@ -76,8 +76,8 @@ def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
     """
     vocab = logits.shape[1]
     kept = [each.top_k if 0 < each.top_k < vocab else vocab for each in settings]
-    top_k = _there(kept, np.int64, logits.device)
-    top_p = _there([each.top_p for each in settings], np.float64, logits.device)
+    top_k = _on_device(kept, np.int64, logits.device)
+    top_p = _on_device([each.top_p for each in settings], np.float64, logits.device)
     if logits.is_cuda or vocab <= CANDIDATE_TOKENS:
         return _cut(logits, vocab, top_k, top_p)[0]
     floor, decided = _cut(logits, CANDIDATE_TOKENS, top_k, top_p)
@@ -94,9 +94,9 @@ def _cut(logits: Tensor, count: int, top_k: Tensor, top_p: Tensor) -> tuple[Tens
     """
     ordered = logits.topk(count).values if count < logits.shape[1] else logits.sort(descending=True).values
     ranks = torch.arange(count, device=logits.device)
-    shares = (ordered - ordered[:, :1]).double().exp_().masked_fill_(ranks >= top_k[:, None], 0)
-    whole = torch.where(top_k <= count, shares.sum(-1), (logits - ordered[:, :1]).double().exp_().sum(-1))
-    before = (shares.cumsum(-1) - shares) / whole[:, None]
+    masses = (ordered - ordered[:, :1]).double().exp_().masked_fill_(ranks >= top_k[:, None], 0)
+    total = torch.where(top_k <= count, masses.sum(-1), (logits - ordered[:, :1]).double().exp_().sum(-1))
+    before = (masses.cumsum(-1) - masses) / total[:, None]
     kept = (before < top_p[:, None]) & (ranks < top_k[:, None])
     kept[:, 0] = True
     last = kept.sum(-1) - 1

@@ -63,7 +63,10 @@ def plan_expanded(
     block: int,
     dtype: torch.dtype,
 ) -> list[ExpandedChunks]:
-    """Divides `runs` of a step's chunks, whose `block_tables` are `[chunks, width]`, by what fits into memory."""
+    """Divides `runs` of a step's chunks into launches whose keys and values fit into memory.
+
+    `block_tables` are those of all chunks, `[chunks, width]`.
+    """
     blocks = [tile_count(keys, block) for _, keys in works]
     of_block = block * _key_bytes(attention, dtype) * attention.heads
     spans = [span for run in runs for span in _spans(blocks, run, MAX_EXPANDED_BYTES // of_block)]
@@ -72,8 +75,8 @@ def plan_expanded(
         queries, keys = zip(*works[own], strict=True)
         starts = np.cumsum([0, *blocks[own][:-1]]) * block
         columns += [np.cumsum([0, *queries]), starts, np.array(keys)]
-    there = to_device(np.concatenate(columns).astype(np.int32), block_tables.device)
-    parts = iter(there.split([len(each) for each in columns]))
+    on_device = to_device(np.concatenate(columns).astype(np.int32), block_tables.device)
+    parts = iter(on_device.split([len(each) for each in columns]))
     rows = list(accumulate((queries for queries, _ in works), initial=0))
     return [
         ExpandedChunks(
@@ -102,20 +105,20 @@ def attend_expanded(
     for chunks in plan:
         vectors = stored.take(chunks.blocks).view(-1, stored.width)
         latents, own, found = vectors[:, : attention.latent_rank], queries[chunks.rows], output[chunks.rows]
-        together = max(1, MAX_EXPANDED_BYTES // (vectors.shape[0] * _key_bytes(attention, queries.dtype)))
-        for head in range(0, attention.heads, together):
-            heads = slice(head, min(head + together, attention.heads))
+        heads_at_once = max(1, MAX_EXPANDED_BYTES // (vectors.shape[0] * _key_bytes(attention, queries.dtype)))
+        for head in range(0, attention.heads, heads_at_once):
+            heads = slice(head, min(head + heads_at_once, attention.heads))
             kv = ExpandedKV(*products.expanded(latents, heads), vectors, chunks.key_start, chunks.kv_lengths)
-            whole = together >= attention.heads
+            has_all_heads = heads_at_once >= attention.heads
             attended = expanded_attention(
                 own[:, heads],
                 kv,
                 chunks.query_start,
                 scale=attention.scale,
                 longest=chunks.longest,
-                output=found if whole else None,
+                output=found if has_all_heads else None,
             )
-            if not whole:
+            if not has_all_heads:
                 found[:, heads] = attended
 
 

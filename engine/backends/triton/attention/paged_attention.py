@@ -82,7 +82,7 @@ class TritonAttention:
         cuts = self.groups_that_cut(int(batch.kv_lengths[:decodes].max(initial=0)))
         parts = batch.kv_lengths, starts, own.cumsum() - own, own, self.plan(batch.kv_lengths[:decodes], cuts)
         packed = to_device(np.concatenate(parts).astype(np.int32), self.device)
-        kv_lengths, starts_there, firsts, counts, planned = packed.split([len(part) for part in parts])
+        kv_lengths, device_starts, firsts, counts, planned = packed.split([len(part) for part in parts])
         multi_query = (
             MultiQuery(firsts, counts, most, self._tree_mask(batch, rows)) if most > 1 or batch.trees else None
         )
@@ -93,8 +93,8 @@ class TritonAttention:
             if decodes < works:
                 rest = SequenceTables(blocks[decodes:], kv_lengths[decodes:])
                 sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
-                forms = self._forms(group, sizes, rest, starts, starts_there)
-                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), *forms, rows)
+                forms = self._forms(group, sizes, rest, starts, device_starts)
+                chunks = PrefillChunks(rest, device_starts, int(lengths[decodes:].max()), *forms, rows)
             first = SequenceTables(blocks[:decodes], kv_lengths[:decodes])
             steps.append(
                 KVGroupStep(places.slots, DecodeSequences(first, splits.get(group), rows, multi_query), chunks)
@@ -102,9 +102,9 @@ class TritonAttention:
         return self.step(steps)
 
     def _forms(
-        self, group: int, works: Sequence[ChunkSizes], tables: SequenceTables, starts: Ints, starts_there: Tensor
+        self, group: int, works: Sequence[ChunkSizes], tables: SequenceTables, starts: Ints, device_starts: Tensor
     ) -> tuple[list[ExpandedChunks], list[AbsorbedChunks]]:
-        """Returns the chunks in either form, if some are expanded; `starts_there` are the rows' `starts`."""
+        """Returns the chunks in either form, if some are expanded; `device_starts` are `starts` on the device."""
         attention = self._attentions[self._firsts[group]]
         if not isinstance(attention, LatentAttention):
             return [], []
@@ -115,7 +115,7 @@ class TritonAttention:
             AbsorbedChunks(
                 slice(int(starts[run.start]), int(starts[run.stop])),
                 SequenceTables(tables.blocks[run], tables.kv_lengths[run]),
-                starts_there[run.start : run.stop + 1] - starts_there[run.start],
+                device_starts[run.start : run.stop + 1] - device_starts[run.start],
             )
             for run in absorbed
         ]
@@ -125,7 +125,7 @@ class TritonAttention:
         if batch.trees is not None:
             many[list(batch.trees.works)] = False
         count = int(many.argmax()) if many.any() else len(many)
-        assert batch.trees is None or max(batch.trees.works) < count, "guesses that branch behind a chunk"
+        assert batch.trees is None or max(batch.trees.works) < count, "draft tokens that branch after a chunk"
         return count
 
     def _tree_mask(self, batch: Batch, rows: int) -> Tensor | None:

@@ -46,9 +46,9 @@ def ladder(most: int) -> list[int]:
     return sorted({*(size for size in sizes if size < most), most})
 
 
-def most_with(each: int, most: int) -> int:
+def most_with(per_sequence: int, most: int) -> int:
     """Returns the maximum sequences of a recorded step with `each` tokens for each sequence."""
-    return most if each == 1 else max(1, min(most, MAX_VERIFIED_ROWS // each))
+    return most if per_sequence == 1 else max(1, min(most, MAX_VERIFIED_ROWS // per_sequence))
 
 
 class DecodeGraphs:
@@ -78,15 +78,19 @@ class DecodeGraphs:
         self._longest = longest
         self._mixed = mixed
         self._trees = trees
-        self._sizes = {each: ladder(most_with(each, most)) for each in inputs}
+        self._sizes = {per_sequence: ladder(most_with(per_sequence, most)) for per_sequence in inputs}
         self._replays: dict[tuple[int, int, bool], Replay] = {}
         memory: Any = None  # shared: two graphs never run at once
-        shapes = [(size, each) for each in sorted(inputs, reverse=True) for size in reversed(self._sizes[each])]
-        for done, (size, each) in enumerate(shapes):
+        shapes = [
+            (size, per_sequence)
+            for per_sequence in sorted(inputs, reverse=True)
+            for size in reversed(self._sizes[per_sequence])
+        ]
+        for done, (size, per_sequence) in enumerate(shapes):
             progress("recording decode steps", 100.0 * done / len(shapes))
             for adapted in (False, True) if adapts else (False,):
-                step = partial(self._step, size, adapted, each)
-                self._replays[size, each, adapted], memory = record(step, attention.device, memory)
+                step = partial(self._step, size, adapted, per_sequence)
+                self._replays[size, per_sequence, adapted], memory = record(step, attention.device, memory)
         if mixed is not None:
             progress("recording mixed steps", 0.0)
             mixed.record(lambda step: record(step, attention.device, memory)[0])
@@ -96,52 +100,56 @@ class DecodeGraphs:
 
     def _serves(self, works: Sequence[Work]) -> bool:
         """Returns whether each work is the next token of one sample with a supported number of drafts."""
-        each = self._each(works)
-        return each > 0 and len(works) <= self._sizes[each][-1] and all(self._decodes(work) for work in works)
+        per_sequence = self._tokens_per_sequence(works)
+        return (
+            per_sequence > 0
+            and len(works) <= self._sizes[per_sequence][-1]
+            and all(self._decodes(work) for work in works)
+        )
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         if self._mixed is not None and not self._serves(works):
             return self._mixed.run(works, before, adapters)
-        each = self._each(works)
-        size = next(size for size in self._sizes[each] if size >= len(works))
-        self._inputs[each].fill(works, size, before, adapters)
+        per_sequence = self._tokens_per_sequence(works)
+        size = next(size for size in self._sizes[per_sequence] if size >= len(works))
+        self._inputs[per_sequence].fill(works, size, before, adapters)
         rows = sum(len(work.token_ids) for work in works)
-        return self._replays[size, each, adapters is not None]()[:rows]
+        return self._replays[size, per_sequence, adapters is not None]()[:rows]
 
-    def _each(self, works: Sequence[Work]) -> int:
+    def _tokens_per_sequence(self, works: Sequence[Work]) -> int:
         """Returns the recorded tokens per sequence that fit these works; 0 if none fits."""
         longest = max(len(work.token_ids) for work in works)
-        return min((each for each in self._inputs if each >= longest), default=0)
+        return min((per_sequence for per_sequence in self._inputs if per_sequence >= longest), default=0)
 
     def _decodes(self, work: Work) -> bool:
         single = work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
         return single and len(work.token_ids) == 1 + len(work.proposed) and (self._trees or not work.parents)
 
-    def _step(self, sequences: int, adapted: bool = False, each: int = 1) -> Tensor:
+    def _step(self, sequences: int, adapted: bool = False, per_sequence: int = 1) -> Tensor:
         """Computes hidden states `[rows, hidden]` in the order of the step's works."""
-        inputs, rows = self._inputs[each], sequences * each
+        inputs, rows = self._inputs[per_sequence], sequences * per_sequence
         kv_lengths, groups = inputs.kv_lengths(sequences), range(self._attention.groups)
         cuts = self._attention.groups_that_cut(self._longest)
         planned = inputs.planned(self._attention.words_of_plan(sequences, cuts))
         splits = self._attention.split_plans(planned, sequences, cuts)
         multi_query = None
-        if each > 1:
-            firsts = torch.arange(0, rows, each, dtype=torch.int32, device=kv_lengths.device)
+        if per_sequence > 1:
+            firsts = torch.arange(0, rows, per_sequence, dtype=torch.int32, device=kv_lengths.device)
             tree_mask = inputs.tree_mask(rows) if self._trees else None
-            multi_query = MultiQuery(firsts, inputs.counts(sequences), each, tree_mask)
+            multi_query = MultiQuery(firsts, inputs.counts(sequences), per_sequence, tree_mask)
         steps = []
         for group in groups:
             tables = SequenceTables(inputs.block_tables(sequences, group), kv_lengths)
-            decodes = DecodeSequences(tables, splits.get(group), rows, multi_query, padded=each > 1)
+            decodes = DecodeSequences(tables, splits.get(group), rows, multi_query, padded=per_sequence > 1)
             steps.append(KVGroupStep(inputs.slots(rows, group), decodes, None))
         every = torch.arange(rows, device=kv_lengths.device)
         batch = Batch(
             token_ids=inputs.token_ids(rows),
             positions=inputs.positions(rows),
             groups=tuple(GroupTables(step.slots, step.decodes.tables.blocks, every[:0]) for step in steps),
-            query_start=every[::each],
+            query_start=every[::per_sequence],
             logit_rows=every,
-            query_lengths=np.full(sequences, each, np.int64),
+            query_lengths=np.full(sequences, per_sequence, np.int64),
             kv_lengths=np.full(sequences, self._longest, np.int64),
             adapters=recorded(inputs.adapters(rows)) if adapted else None,
         )

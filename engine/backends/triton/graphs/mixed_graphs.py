@@ -34,7 +34,7 @@ from kernels.attention.multi_query import MultiQuery
 MIXED_ROWS = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576)
 """Row counts of recordings: a step computes at most twice its rows, and a large one a fifth more."""
 Record = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
-"""Records a step, and returns what replays it."""
+"""Records a step, and returns the function that replays it."""
 
 
 class MixedGraphs:
@@ -93,11 +93,14 @@ class MixedGraphs:
         for group in range(attention.groups):
             of_decodes, of_chunks = inputs.block_tables(group)
             decodes = DecodeSequences(
-                SequenceTables(of_decodes, lengths), splits.get(group), rows, MultiQuery(firsts, counts, inputs.each)
+                SequenceTables(of_decodes, lengths),
+                splits.get(group),
+                rows,
+                MultiQuery(firsts, counts, inputs.per_sequence),
             )
             chunks = PrefillChunks(SequenceTables(of_chunks, chunk_lengths), starts, rows, (), (), first_row=0)
             steps.append(KVGroupStep(inputs.field(SLOT + group, rows), decodes, chunks))
-        sampled = min(inputs.decodes * inputs.each + MAX_CHUNKS, rows)
+        sampled = min(inputs.decodes * inputs.per_sequence + MAX_CHUNKS, rows)
         wanted = inputs.field(LOGIT_ROW, sampled)
         # As many rows as there are tokens are taken for all rows, in order.
         logit_rows = wanted if sampled < rows else torch.arange(rows, device=wanted.device)
@@ -117,5 +120,5 @@ class MixedGraphs:
 
     def _decodes(self, works: Sequence[Work]) -> int:
         """Counts the works of one token and its draft tokens at the beginning; later ones are computed as chunks."""
-        own = (len(work.token_ids) == 1 + len(work.proposed) <= self._inputs.each for work in works)
+        own = (len(work.token_ids) == 1 + len(work.proposed) <= self._inputs.per_sequence for work in works)
         return next((index for index, decodes in enumerate(own) if not decodes), len(works))

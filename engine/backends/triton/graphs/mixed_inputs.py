@@ -28,7 +28,7 @@ from engine.model.batch import Ints, Sampled, pending_tokens, rows_of_logits
 from engine.plan import Work
 
 TOKEN, POSITION, SOURCE, ADAPTER, LOGIT_ROW, SLOT = range(6)
-"""Fields of a row; those from `SLOT` on are of the KV groups."""
+"""Fields of a row; from `SLOT` on, its slot in each KV group."""
 KV_LENGTH, ROW, COUNT = range(3)
 """Fields of a decode."""
 MAX_CHUNKS = 8
@@ -49,18 +49,18 @@ class MixedInputs:
         in_flight: int,
         groups: int,
         plan: Callable[[Ints], Words],
-        each: int = 1,
+        per_sequence: int = 1,
     ) -> None:
         """`width` is the blocks of the longest text; `in_flight` and `plan` are as in `DecodeInputs`.
 
         A decode has up to `each` tokens.
         """
         self.decodes = decodes
-        self.each = each
+        self.per_sequence = per_sequence
         self._rows = rows
         self._block_size = block_size
         self._plan = plan
-        self._places = DecodeRows()
+        self._rows_of_sequences = DecodeRows()
         self._tables = DeviceTables(groups, decodes + MAX_CHUNKS + WORKS_BESIDE_CHUNKS, width, device)
         self._previous = torch.zeros(max(rows, decodes + MAX_CHUNKS), dtype=torch.int64, device=device)
         padding = [0, 0, NOT_PENDING, 0, 0, *[PADDING_SLOT] * groups]
@@ -102,7 +102,7 @@ class MixedInputs:
         """
         staging = self._host[self._steps % len(self._host)]
         self._steps += 1
-        fields, of_decodes, starts_there, lengths_there, planned = self._parts(staging.numpy())
+        fields, of_decodes, device_starts, device_lengths, planned = self._parts(staging.numpy())
         counts = np.array([len(work.token_ids) for work in works])
         starts = np.array([work.start for work in works])
         first_rows = counts.cumsum() - counts
@@ -126,20 +126,23 @@ class MixedInputs:
                 for work, place in zip(works, np.split(places, first_rows[1:]), strict=True)
             ]
             fields[SLOT + group, :count] = np.concatenate(blocks) * self._block_size + offsets
-        own = np.array(self._places.of([work.sequence for work in works[:decodes]]), np.int64)
+        decode_rows = np.array(self._rows_of_sequences.of([work.sequence for work in works[:decodes]]), np.int64)
         of_decodes[:] = 0
-        of_decodes[KV_LENGTH, own], of_decodes[ROW, own] = (starts + counts)[:decodes], first_rows[:decodes]
-        of_decodes[COUNT, own] = counts[:decodes]
+        of_decodes[KV_LENGTH, decode_rows], of_decodes[ROW, decode_rows] = (
+            (starts + counts)[:decodes],
+            first_rows[:decodes],
+        )
+        of_decodes[COUNT, decode_rows] = counts[:decodes]
         chunks = len(works) - decodes
-        starts_there[0], starts_there[1:] = 0, count
-        starts_there[1 : 1 + chunks], starts_there[-1] = first_rows[decodes:], rows
-        lengths_there[:] = 0
-        lengths_there[1 : 1 + chunks] = (starts + counts)[decodes:]
+        device_starts[0], device_starts[1:] = 0, count
+        device_starts[1 : 1 + chunks], device_starts[-1] = first_rows[decodes:], rows
+        device_lengths[:] = 0
+        device_lengths[1 : 1 + chunks] = (starts + counts)[decodes:]
         words = self._plan(of_decodes[KV_LENGTH])
         planned[: len(words)] = words
         self._sent.copy_(staging, non_blocking=True)
         chunk_rows = range(self.decodes + 1, self.decodes + 1 + chunks)
-        self._tables.update([*own.tolist(), *chunk_rows], [work.blocks for work in works])
+        self._tables.update([*decode_rows.tolist(), *chunk_rows], [work.blocks for work in works])
         return len(logit_rows)
 
     def token_ids(self, rows: int) -> Tensor:

@@ -57,7 +57,7 @@ class TritonAdapted:
 
     @property
     def variant(self) -> tuple[int, ...]:
-        """Returns what the layer's kernels are compiled for."""
+        """Returns the sizes that the layer's kernels are compiled for."""
         return self._inputs, *self._sizes
 
     def put(self, slot: int, change: LowRank | None) -> None:

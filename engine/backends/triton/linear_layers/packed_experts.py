@@ -45,13 +45,13 @@ class Gathering:
         packed = self._pack(parts) if self._numbers is None else None
         self._meets_bytes &= meets_bytes(parts, self._dtype, self._activations)
         if packed is not None and expert == 0:
-            self._packed = _room(packed, self._experts)
+            self._packed = _allocated(packed, self._experts)
         if packed is not None and self._packed is not None and _alike(packed, self._packed):
-            self._packed = _with_room_for(self._packed, packed)
-            _put(self._packed, expert, packed)
+            self._packed = _widened_for(self._packed, packed)
+            _store_expert(self._packed, expert, packed)
             return
         if self._numbers is None:
-            self._numbers = self._as_numbers(expert)
+            self._numbers = self._as_floats(expert)
             self._packed = None
         begin = 0
         for part in parts:
@@ -74,7 +74,7 @@ class Gathering:
         same = len({(weight.kind, weight.group) for weight in weights}) == 1
         return pack(weights, self._device) if same and not ordered else None
 
-    def _as_numbers(self, taken: int) -> Tensor:
+    def _as_floats(self, taken: int) -> Tensor:
         """Allocates floats for all experts, and copies the experts taken so far."""
         found = torch.empty((self._experts, *self._sizes), dtype=self._dtype, device=self._device)
         for expert in range(taken):
@@ -87,7 +87,7 @@ def _alike(one: PackedWeight, all_of_them: PackedWeight) -> bool:
     return (one.kind, one.group, one.inputs) == (all_of_them.kind, all_of_them.group, all_of_them.inputs)
 
 
-def _room(packed: PackedWeight, experts: int) -> PackedWeight:
+def _allocated(packed: PackedWeight, experts: int) -> PackedWeight:
     """Allocates memory for `experts` weights like this one."""
 
     def of_all(tensor: Tensor) -> Tensor:
@@ -97,21 +97,23 @@ def _room(packed: PackedWeight, experts: int) -> PackedWeight:
     return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets)
 
 
-def _with_room_for(whole: PackedWeight, packed: PackedWeight) -> PackedWeight:
+def _widened_for(all_experts: PackedWeight, packed: PackedWeight) -> PackedWeight:
     """Returns the same, with zeros or offsets if any weight has some, and in fp32 if 16-bit formats differ."""
     if packed.offsets is not None and not packed.has_zeros:
-        whole = with_offsets(whole)
-    offsets = whole.offsets
+        all_experts = with_offsets(all_experts)
+    offsets = all_experts.offsets
     if offsets is None and packed.offsets is not None:
-        offsets = torch.full_like(whole.scales, INT4_ZERO_CODE if packed.has_zeros else 0, dtype=packed.offsets.dtype)
+        offsets = torch.full_like(
+            all_experts.scales, INT4_ZERO_CODE if packed.has_zeros else 0, dtype=packed.offsets.dtype
+        )
     if offsets is not None and packed.offsets is not None and offsets.dtype != packed.offsets.dtype:
         offsets = offsets.float()
-    scales = whole.scales if whole.scales.dtype == packed.scales.dtype else whole.scales.float()
-    return replace(whole, scales=scales, offsets=offsets, by_block=whole.by_block and packed.by_block)
+    scales = all_experts.scales if all_experts.scales.dtype == packed.scales.dtype else all_experts.scales.float()
+    return replace(all_experts, scales=scales, offsets=offsets, by_block=all_experts.by_block and packed.by_block)
 
 
-def _put(whole: PackedWeight, expert: int, packed: PackedWeight) -> None:
-    whole.codes[expert], whole.scales[expert] = packed.codes, packed.scales
-    offsets = (packed if whole.has_zeros else with_offsets(packed)).offsets
-    if whole.offsets is not None:
-        whole.offsets[expert] = (INT4_ZERO_CODE if whole.has_zeros else 0) if offsets is None else offsets
+def _store_expert(all_experts: PackedWeight, expert: int, packed: PackedWeight) -> None:
+    all_experts.codes[expert], all_experts.scales[expert] = packed.codes, packed.scales
+    offsets = (packed if all_experts.has_zeros else with_offsets(packed)).offsets
+    if all_experts.offsets is not None:
+        all_experts.offsets[expert] = (INT4_ZERO_CODE if all_experts.has_zeros else 0) if offsets is None else offsets

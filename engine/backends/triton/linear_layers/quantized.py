@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 MIN_DEQUANTIZED_ROWS = 1024
 """Rows from which a weight is dequantized first and multiplied by cuBLAS. By an H100's data sheet, writing and
 reading it then takes a quarter of the product's time, and less for more rows."""
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 class QuantizedLinear:
@@ -191,8 +191,8 @@ def packs(weight: Weight) -> bool:
 
 
 def _tell(what: str) -> None:
-    if what not in _told:
-        _told.add(what)
+    if what not in _logged:
+        _logged.add(what)
         LOG.info(what)
 
 

@@ -49,12 +49,12 @@ def sent(draws: Sequence[Draw], device: torch.device) -> tuple[SampleSettings, T
     top_k[:count] = np.array([each.top_k for each in kinds])[owners]
     temperature.view(np.float32)[:count] = np.array([each.temperature for each in kinds])[owners]
     reach.view(np.float32)[:count] = np.array([min_p_reach(each) for each in kinds])[owners]
-    there: Any = to_device(packed, device).tensor_split(places.tolist())
+    on_device: Any = to_device(packed, device).tensor_split(places.tolist())
     settings = SampleSettings(
-        rows=there[2][:count],
-        temperature=there[4].view(torch.float32)[:count],
-        top_k=there[3][:count],
-        top_p=there[0].view(torch.float64)[:count],
-        min_p_reach=there[5].view(torch.float32)[:count],
+        rows=on_device[2][:count],
+        temperature=on_device[4].view(torch.float32)[:count],
+        top_k=on_device[3][:count],
+        top_p=on_device[0].view(torch.float64)[:count],
+        min_p_reach=on_device[5].view(torch.float32)[:count],
     )
-    return settings, there[1].view(-1, 2)[:count]
+    return settings, on_device[1].view(-1, 2)[:count]

@@ -8,7 +8,7 @@ from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
 from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.plan import Work
-from engine.speculation.verify.typical import DELTA, EPSILON, followed, likely, may_be_typical
+from engine.speculation.verify.typical import DELTA, EPSILON, likely, may_be_typical, with_accepted_drafts
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import DEMO
 from tests.engine.speculation.serving import Asked, Serving
@@ -60,10 +60,11 @@ def test_filters_leave_nothing_likely_behind_them() -> None:
 
 def test_the_longest_way_of_likely_guesses_is_followed() -> None:
     draws = [30, 31, 32, 33, 34, 35, 36]
-    assert followed(work(HOT), draws, [0, 1, 1, 0, 0, 1, 1]) == [11, 31, 14, 33, 34, 15, 36]
-    assert followed(work(HOT), draws, [0, 1, 1, 1, 0, 0, 1]) == [10, 12, 32, 33, 34, 35, 36]
-    assert followed(work(HOT), draws, [0, 0, 0, 1, 1, 1, 1]) == draws, "behind nothing that is likely"
-    assert followed(work(HOT), [10, 12, 32, 33, 34, 35, 36], [0, 0, 1, 0, 0, 0, 0])[:2] == [10, 12], "what was drawn"
+    assert with_accepted_drafts(work(HOT), draws, [0, 1, 1, 0, 0, 1, 1]) == [11, 31, 14, 33, 34, 15, 36]
+    assert with_accepted_drafts(work(HOT), draws, [0, 1, 1, 1, 0, 0, 1]) == [10, 12, 32, 33, 34, 35, 36]
+    assert with_accepted_drafts(work(HOT), draws, [0, 0, 0, 1, 1, 1, 1]) == draws, "behind nothing that is likely"
+    drawn = [10, 12, 32, 33, 34, 35, 36]
+    assert with_accepted_drafts(work(HOT), drawn, [0, 0, 1, 0, 0, 0, 0])[:2] == [10, 12], "what was drawn"
 
 
 def test_who_is_told_how_likely_tokens_are_gets_what_is_drawn() -> None:

@@ -115,7 +115,7 @@ def recorded(engine: Engine, rows: int, each: int = 1) -> CaptureLint:
     """What would be recorded for a batch of so many sequences, each with room for so many tokens."""
     assert isinstance(engine.decode_steps, DecodeGraphs)
     with linting() as lint:
-        engine.decode_steps._step(rows, each=each)
+        engine.decode_steps._step(rows, per_sequence=each)
     return lint
 
 
