@@ -118,7 +118,7 @@ def lose_redis_while_it_answers(up: Up, url: str, runs: Path) -> None:
     next(stream)
     os.kill(up.pid_of("unixsocket:"), signal.SIGKILL)
     assert [chunk.tokens for chunk in stream if chunk.tokens is not None][-1] == 600
-    up.wait_for("redis died (killed by SIGKILL)")
+    up.wait_for("redis died (killed by SIGKILL")
     up.wait_for("redis is ready again")
     (path,) = runs.glob("baton-run-*/redis.sock")
     with redis.Redis(unix_socket_path=str(path)) as store:
@@ -151,7 +151,7 @@ def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Pa
     assert [service.restarts for service in running()[0].services if service.name == "gateway"] == [1]
 
     os.kill(up.pid_of("decode_service"), signal.SIGKILL)
-    up.wait_for("decode-0 died (killed by SIGKILL)")
+    up.wait_for("decode-0 died (killed by SIGKILL")
     up.wait_for("decode-0 is ready again")
     wait_until(lambda: is_ready(f"{instance.url}/ready"), "the gateway's finding it")
     assert content(paste(curl_line(up.text()))).strip()
