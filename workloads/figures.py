@@ -60,7 +60,7 @@ class LoadFigures(Struct, kw_only=True):
         self.ttft_ms.add(timings.ttft_ms)
         if timings.output_tokens > 1:
             self.tpot_ms.add(tpot_ms)
-        for gap_ms, count in zip(outcome.gaps_ms, outcome.gap_counts or repeat(1)):
+        for gap_ms, count in zip(outcome.gaps_ms, outcome.gap_counts or repeat(1), strict=False):
             self.itl_ms.add(gap_ms, count)
         self.e2e_ms.add(timings.e2e_ms)
 

@@ -52,9 +52,12 @@ class Metrics:
         build.labels(BATON_VERSION, str(PROTOCOL), platform.python_version()).set(1)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...] = _REQUEST_BUCKETS_S) -> Histogram:
-            return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
+            return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry).labels(model)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, ["model_name"], registry=self._registry).labels(model)
+
+        def counters(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, ["model_name", *labels], registry=self._registry)
 
         self._ttft = histogram("vllm:time_to_first_token_seconds", "Time from receipt to the first output token")
@@ -75,22 +78,22 @@ class Metrics:
         )
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens")
         self._output = counter("vllm:generation_tokens", "Output tokens")
-        self._success = counter("vllm:request_success", "Requests that finished", "finished_reason")
-        self._ended = counter("baton:requests_ended", "Requests that ended, in any way", "outcome")
+        self._success = counters("vllm:request_success", "Requests that finished", "finished_reason")
+        self._ended = counters("baton:requests_ended", "Requests that ended, in any way", "outcome")
         self._good = counter("baton:requests_good", "Finished requests that met their SLO; its rate is the goodput")
-        self._missed = counter("baton:requests_late", "Finished requests that missed ttft, tpot or both", "missed")
-        self._bytes = counter("baton:handoff_bytes", "KV bytes that were handed off", "transport", "sealed", "codec")
-        self._placed = counter("baton:attempts_placed", "Attempts, by who computes the prompt", "path")
-        self._retries = counter("baton:attempts_retried", "Attempts that failed and were followed by another", "reason")
+        self._missed = counters("baton:requests_late", "Finished requests that missed ttft, tpot or both", "missed")
+        self._bytes = counters("baton:handoff_bytes", "KV bytes that were handed off", "transport", "sealed", "codec")
+        self._placed = counters("baton:attempts_placed", "Attempts, by who computes the prompt", "path")
+        self._retries = counters(
+            "baton:attempts_retried", "Attempts that failed and were followed by another", "reason"
+        )
         self._dropped = counter("baton:messages_dropped", "Messages that were stale, unknown or malformed")
-        self._refused = counter("baton:requests_refused", "Requests answered with an error", "status", "code")
-        self._died = counter("baton:workers_died", "Workers that died, as this gateway saw it", "role")
+        self._refused = counters("baton:requests_refused", "Requests answered with an error", "status", "code")
+        self._died = counters("baton:workers_died", "Workers that died, as this gateway saw it", "role")
         in_progress = "baton:requests_in_progress"
         self._in_progress = Gauge(
             in_progress, "Requests of this gateway in progress", ["model_name"], registry=self._registry
-        )
-        for unlabelled in (self._good, self._prompt, self._output, self._dropped, self._in_progress):
-            unlabelled.labels(model)
+        ).labels(model)
         for role in ("prefill", "decode"):
             self._died.labels(model, role)
 
@@ -100,10 +103,10 @@ class Metrics:
         gauge.labels(self._model).set_function(read)
 
     def opened(self) -> None:
-        self._in_progress.labels(self._model).inc()
+        self._in_progress.inc()
 
     def first_token(self, seconds: float) -> None:
-        self._ttft.labels(self._model).observe(seconds)
+        self._ttft.observe(seconds)
 
     def placed(self, path: str) -> None:
         self._placed.labels(self._model, path).inc()
@@ -112,7 +115,7 @@ class Metrics:
         self._retries.labels(self._model, reason).inc()
 
     def dropped(self) -> None:
-        self._dropped.labels(self._model).inc()
+        self._dropped.inc()
 
     def worker_died(self, role: str) -> None:
         self._died.labels(self._model, role).inc()
@@ -121,12 +124,12 @@ class Metrics:
         self._refused.labels(self._model, str(status), code).inc()
 
     def ended(self, record: FinishedRecord) -> None:
-        self._in_progress.labels(self._model).dec()
+        self._in_progress.dec()
         self.judged[record.judged()] += 1
         self._ended.labels(self._model, record.outcome).inc()
         self.tenants.ended(record)
-        self._prompt.labels(self._model).inc(record.prompt_tokens)
-        self._output.labels(self._model).inc(record.output_tokens)
+        self._prompt.inc(record.prompt_tokens)
+        self._output.inc(record.output_tokens)
         if record.handoff_bytes:
             transfer = (record.transport, str(record.sealed).lower(), record.codec)
             self._bytes.labels(self._model, *transfer).inc(record.handoff_bytes)
@@ -134,19 +137,19 @@ class Metrics:
             return
         self._success.labels(self._model, record.reason).inc()
         if record.good:
-            self._good.labels(self._model).inc()
+            self._good.inc()
         else:
             missed = record.objective.missed(record.ttft_ms, record.tpot_ms)
             self._missed.labels(self._model, missed).inc()
-        self._e2e.labels(self._model).observe(record.e2e_ms / 1000)
-        self._queue.labels(self._model).observe(record.queue_ms / 1000)
-        self._prefill.labels(self._model).observe(record.prefill_ms / 1000)
-        self._handoff.labels(self._model).observe(record.handoff_ms / 1000)
+        self._e2e.observe(record.e2e_ms / 1000)
+        self._queue.observe(record.queue_ms / 1000)
+        self._prefill.observe(record.prefill_ms / 1000)
+        self._handoff.observe(record.handoff_ms / 1000)
         if record.handoff_ms:
-            self._grant.labels(self._model).observe(record.grant_ms / 1000)
-            self._exposed.labels(self._model).observe(record.exposed_ms / 1000)
+            self._grant.observe(record.grant_ms / 1000)
+            self._exposed.observe(record.exposed_ms / 1000)
         if record.output_tokens > 1:
-            self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
+            self._tpot.observe(record.tpot_ms / 1000)
 
     async def own(self, more: Mapping[str, str]) -> str:
         return await joined_in_turns(pieces(self._registry, more))

@@ -25,7 +25,6 @@ class Predictions:
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         self.correction = FirstTokenCorrection()
-        self._model = model
         self._requests = 0
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW)
         self._histogram = Histogram(
@@ -34,7 +33,7 @@ class Predictions:
             ["model_name"],
             buckets=_ERROR_BUCKETS,
             registry=registry,
-        )
+        ).labels(model)
         name, text = "baton:ttft_prediction_error_median", "Its median over the newest requests"
         Gauge(name, text, ["model_name"], registry=registry).labels(model).set_function(
             lambda: self.summary().median_error
@@ -50,7 +49,7 @@ class Predictions:
         error = abs(before + expected - measured) / measured
         self._requests += 1
         self._errors.append(error)
-        self._histogram.labels(self._model).observe(error)
+        self._histogram.observe(error)
         self.correction.learn(forecast, expected, measured - before)
 
     def summary(self) -> Predicted:
