@@ -27,7 +27,7 @@ KERNELS = {
 }
 """Seconds for the tests of each: they compile many variants."""
 OPERATORS = (
-    "reference/test_attention",
+    "reference/attention/test_paged_attention",
     "triton/test_elementwise",
     "test_adjuster_steps",
     "triton/sampling/test_sampler",
