@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from contracts.adapters import HeldAdapter
 from engine.plan import StepPlan
+from simulation.name_digest import name_digest
 
 
 def _no_seconds(rows: int, adapters: int) -> float:
@@ -13,7 +14,7 @@ def _no_seconds(rows: int, adapters: int) -> float:
 
 
 class SimulatedAdapters(Struct, frozen=True):
-    """Adapters that a worker has loaded; the name of each is its digest.
+    """Adapters that a worker has loaded.
 
     `seconds` returns the time that adapters add to a step, from the number of its rows that use adapters and the number
     of adapters in use.
@@ -23,10 +24,10 @@ class SimulatedAdapters(Struct, frozen=True):
     seconds: Callable[[int, int], float] = _no_seconds
 
     def has(self, digest: str) -> bool:
-        return not digest or digest in self.names
+        return not digest or digest in map(name_digest, self.names)
 
     def held(self) -> tuple[HeldAdapter, ...]:
-        return tuple(HeldAdapter(name, name, name, fixed=True) for name in self.names)
+        return tuple(HeldAdapter(name, name, name_digest(name), fixed=True) for name in self.names)
 
     def step_seconds(self, plan: StepPlan) -> float:
         """Returns the seconds that a step takes for its adapters."""

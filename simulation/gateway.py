@@ -30,6 +30,7 @@ from infra.config.gateway import GatewayConfig
 from infra.process.tasks import Tasks
 from pricing.scaling.standing import Standing
 from simulation.event_loop import SimulatedLoop
+from simulation.name_digest import name_digest
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
 from simulation.rate_limits import SimulatedLimits
 from simulation.senders import Senders, SimulatedSender
@@ -97,7 +98,7 @@ class SimulatedGateway:
         prompt = Prompt(
             ids,
             len(ids),
-            salt=caller.tenant,
+            salt=name_digest(caller.tenant),
             priority=caller.allowed(None),
             adapter=sender.adapter,
             tenant=caller.tenant,

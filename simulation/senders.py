@@ -10,6 +10,7 @@ from contracts.slo import Objective
 from gateway.keys.caller import ANY_CALLER, Caller
 from gateway.keys.callers import caller_of
 from infra.keys.api_key import KeyRecord
+from simulation.name_digest import name_digest
 
 
 class KeyTraffic(Struct, frozen=True):
@@ -20,7 +21,7 @@ class KeyTraffic(Struct, frozen=True):
 
 
 class SimulatedSender(NamedTuple):
-    """The caller of a request, or of all turns of a conversation, and the adapter that its `model` names."""
+    """The caller of a request, or of all turns of a conversation, and the digest of the adapter that it names."""
 
     caller: Caller
     key_name: str  # empty: without a key
@@ -35,7 +36,7 @@ class Senders:
         callers = [(caller_of(each.key), each.key.name) for each in keys] or [(ANY_CALLER, "")]
         self._callers = [(_with_usual(caller, objective), name) for caller, name in callers]
         self._shares = [each.share for each in keys] or [1.0]
-        self._adapters = tuple(adapters) or ("",)
+        self._adapters = tuple(map(name_digest, adapters)) or ("",)
         self._is_sole = len(self._callers) == len(self._adapters) == 1
         self._sole = SimulatedSender(*self._callers[0], self._adapters[0])
         self._chance = random.Random("senders")

@@ -208,3 +208,11 @@ def test_requests_come_with_keys(model: str, tmp_path: Path, capsys: pytest.Capt
     assert "key       loud:" in (told := capsys.readouterr().out) and "x rate_limit_exceeded" in told
     assert simulate([*words, "--key-shares", "quiet=1,nobody=3"]) == BAD_INPUT
     assert "nobody=3" in capsys.readouterr().err
+
+
+def test_handoffs_of_tenants_and_adapters_are_taken(model: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    change_keys(keys, lambda _: [make_key("quiet", KeyOptions(), 0.0).record], create=True)
+    load = ["--rate", "6", "--seconds", "4", "--prompt-tokens", "2000", "--output-tokens", "100"]
+    assert simulate(["--model", model, *load, "--api-keys", str(keys)]) == 0
+    assert simulate(["--model", model, *load, "--lora", "sql=8", "--lora", "chat=16"]) == 0
