@@ -132,7 +132,7 @@ def test_who_decides(activations: Activations, dtype: torch.dtype, made_for_it: 
 
 
 def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
-    quantized._told.clear()
+    quantized._logged.clear()
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             layer_of([weight_of("fp8")])

@@ -114,7 +114,7 @@ def test_many_rows_are_multiplied_by_numbers(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_no_kernel_takes_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
-    quantized._told.clear()
+    quantized._logged.clear()
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             found, expected, _ = both([grouped(torch.randn(4, LAYER_INPUTS), 24)])
