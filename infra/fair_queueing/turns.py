@@ -35,42 +35,42 @@ class _Waiting(NamedTuple):
 class FairSlots:
     """Hands out slots, on one event loop's thread."""
 
-    def __init__(self, count: int, each: int) -> None:
-        """`each`: maximum number of waiting jobs of a tenant."""
+    def __init__(self, count: int, max_waiting_per_tenant: int) -> None:
+        """Makes `count` free slots."""
         self._free = count
-        self._each = each
+        self._max_waiting_per_tenant = max_waiting_per_tenant
         self._shares = Shares()
-        self._lines: dict[str, deque[_Waiting]] = {}
+        self._queues: dict[str, deque[_Waiting]] = {}
 
     async def take(self, share: TenantShare, size: int) -> None:
         """Waits for a slot. Turns are weighed by the jobs' sizes. Raises `TooManyWait`."""
         if self._free:
             self._free -= 1
             return
-        line = self._lines.setdefault(share.tenant, deque())
-        if len(line) >= self._each:
-            raise TooManyWait(f"{len(line)} jobs of this tenant wait, the maximum")
+        queue = self._queues.setdefault(share.tenant, deque())
+        if len(queue) >= self._max_waiting_per_tenant:
+            raise TooManyWait(f"{len(queue)} jobs of this tenant wait, the maximum")
         waiting = _Waiting(share.weight, size, asyncio.get_running_loop().create_future())
-        line.append(waiting)
+        queue.append(waiting)
         try:
             await waiting.turn
         except asyncio.CancelledError:
             if not waiting.turn.cancelled():
                 self.give_back()  # its turn had come
-            elif waiting in line:
-                line.remove(waiting)
-                if not line:
-                    del self._lines[share.tenant]
+            elif waiting in queue:
+                queue.remove(waiting)
+                if not queue:
+                    del self._queues[share.tenant]
             raise
 
     def give_back(self) -> None:
         """Passes the slot to the tenant whose turn it is."""
-        while self._lines:
-            tenant = self._shares.turn({name: line[0].weight for name, line in self._lines.items()})
-            line = self._lines[tenant]
-            waiting = line.popleft()
-            if not line:
-                del self._lines[tenant]
+        while self._queues:
+            tenant = self._shares.turn({name: queue[0].weight for name, queue in self._queues.items()})
+            queue = self._queues[tenant]
+            waiting = queue.popleft()
+            if not queue:
+                del self._queues[tenant]
             if not waiting.turn.done():
                 self._shares.charge(tenant, waiting.size)
                 waiting.turn.set_result(None)

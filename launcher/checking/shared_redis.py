@@ -7,6 +7,7 @@ from infra.network.sealing import Signer, load_secret, new_secret
 from infra.redis.clients import connect, redacted
 from infra.redis.records import GatewayRecord, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE, listed
+from launcher.counted_noun import counted_noun
 
 
 def check_secret(url: str, secret_file: str) -> None:
@@ -26,14 +27,10 @@ async def _check(url: str, secret_file: str) -> None:
     finally:
         await store.aclose()
     if strangers:
-        who = f"{_counted(workers, 'worker')} and {_counted(len(strangers) - workers, 'gateway')}"
+        who = f"{counted_noun(workers, 'worker')} and {counted_noun(len(strangers) - workers, 'gateway')}"
         raise ConfigError(
             "--secret-file",
             secret_file,
             f"{who} at --redis {redacted(url)} have another secret; all services of a deployment have the same, and"
             " another deployment needs a server, or a database, of its own",
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from checkpoints.model_size import TYPICAL_SIZE, ModelSize, model_size
 from checkpoints.pooling import read_pooling
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
+from launcher.counted_noun import counted_noun
 from launcher.devices.gpus import USABLE_MEMORY_SHARE, gpu_name
 from launcher.devices.rank_width import Widths, refuse_wider, widths_of, with_width
 from launcher.options import WorkersOptions
@@ -95,7 +96,7 @@ def decide_workers(
     prefill, decode = filled_counts(wish, gpus, widths, by_cost, max(1, numa_nodes))
     taken = prefill * widths.prefill + decode * widths.decode
     if gpus.shared and gpus.number and max(widths) > 1 and taken > gpus.number:
-        workers = f"{_number(prefill, 'prefill worker')} and {_number(decode, 'decode worker')}"
+        workers = f"{counted_noun(prefill, 'prefill worker')} and {counted_noun(decode, 'decode worker')}"
         why = f"{workers} take {taken} GPUs, and this host has {gpus.number}; --prefill and --decode change the numbers"
         raise ConfigError("--tensor-parallel", max(widths), why)
     about_gpus = gpu_use_note(wish, WorkerCounts(prefill, decode), gpus, widths)
@@ -167,11 +168,11 @@ def gpu_use_note(wish: WorkerCounts, counts: WorkerCounts, gpus: AvailableGpus, 
     idle = gpus.number - prefill * widths.prefill - decode * widths.decode
     if gpus.number < 2 or idle < 0:
         return ""
-    split_ways = f"{_number(prefill, 'prefill worker')} and {_number(decode, 'decode worker')}"
-    workers = split_ways if prefill else f"{_number(decode, 'decode worker')} without prefill workers"
+    split_ways = f"{counted_noun(prefill, 'prefill worker')} and {counted_noun(decode, 'decode worker')}"
+    workers = split_ways if prefill else f"{counted_noun(decode, 'decode worker')} without prefill workers"
     said = f"{gpus.number} GPUs: {workers}, {_each(prefill, widths)}; --prefill and --decode change the numbers"
     named = f": {', '.join(gpus.entries[-idle:])}" if gpus.entries and max(widths) == 1 else ""
-    return f"{said}; {_number(idle, 'GPU')} without work{named}" if idle else said
+    return f"{said}; {counted_noun(idle, 'GPU')} without work{named}" if idle else said
 
 
 def _each(prefill: int, widths: Widths) -> str:
@@ -179,7 +180,3 @@ def _each(prefill: int, widths: Widths) -> str:
     if not prefill or of_prefill == of_decode:
         return f"each on {of_decode} of its own"
     return f"each prefill worker on {of_prefill} of its own and each decode worker on {of_decode}"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

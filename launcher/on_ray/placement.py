@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from launcher.counted_noun import counted_noun
 from launcher.deployment import WORKERS, Role
 from launcher.on_ray.order import RayPlan
 
@@ -62,15 +63,14 @@ def lacking(nodes: Sequence[NodeResources], wants: Sequence[Resources]) -> str:
         free = sum(node.free.get(kind, 0.0) for node in nodes)
         if needed > free:
             total = sum(node.total.get(kind, 0.0) for node in nodes)
-            return (
-                f"{_number(needed, kind)} wanted, and the cluster has {free:g} free of {total:g} ({_each(nodes, kind)})"
-            )
+            requested = counted_noun(needed, kind)
+            return f"{requested} wanted, and the cluster has {free:g} free of {total:g} ({_free_of_each(nodes, kind)})"
     left = [dict(node.free) for node in nodes]
     for want in sorted(wants, key=lambda one: (-one.get("GPU", 0.0), -one.get("CPU", 0.0))):
         room = max(left, key=lambda free: (fits(free, want), free.get("GPU", 0.0), free.get("CPU", 0.0)))
         if not fits(room, want):
-            kinds = " and ".join(_number(amount, kind) for kind, amount in want.items())
-            return f"{kinds} wanted on one node, and none has as much free ({_each(nodes, *want)})"
+            kinds = " and ".join(counted_noun(amount, kind) for kind, amount in want.items())
+            return f"{kinds} wanted on one node, and none has as much free ({_free_of_each(nodes, *want)})"
         for kind, amount in want.items():
             room[kind] -= amount
     return ""
@@ -80,12 +80,9 @@ def fits(free: Mapping[str, float], want: Mapping[str, float]) -> bool:
     return all(free.get(kind, 0.0) >= amount for kind, amount in want.items())
 
 
-def _number(amount: float, kind: str) -> str:
-    return f"{amount:g} {kind}{'' if amount == 1 else 's'}"
-
-
-def _each(nodes: Sequence[NodeResources], *kinds: str) -> str:
-    rooms = (
-        f"{node.address}: " + ", ".join(_number(node.free.get(kind, 0.0), kind) for kind in kinds) for node in nodes
-    )
+def _free_of_each(nodes: Sequence[NodeResources], *kinds: str) -> str:
+    rooms = []
+    for node in nodes:
+        free = ", ".join(counted_noun(node.free.get(kind, 0.0), kind) for kind in kinds)
+        rooms.append(f"{node.address}: {free}")
     return "; ".join(rooms) or "it has no node"
