@@ -42,9 +42,10 @@ class KVGroup(Struct, frozen=True):
         return range(self.first_needed(tokens), blocks_for(tokens, self.block_tokens))
 
     def most_blocks(self, ahead: int) -> int:
-        """Returns the most blocks that a sequence holds while `ahead` tokens are computed. Only for a window.
+        """Returns the maximum number of blocks that a sequence holds while `ahead` further tokens are computed.
 
-        These tokens, and those in the first one's window, may begin anywhere in a block.
+        Only for groups with a window. The tokens of the window, which may begin anywhere in a block, end before the
+        last of the `ahead` tokens.
         """
         assert self.window
         return 1 + blocks_for(self.window + ahead - 2, self.block_tokens)

@@ -37,7 +37,7 @@ MAX_QUESTIONS = 256  # in one `Ask`
 
 
 class Question(Struct, frozen=True, array_like=True):
-    """An attempt, and the output index of the first missing token."""
+    """Asks for an attempt's tokens: its key, and the output index of the first token that the gateway lacks."""
 
     key: AttemptKey
     next_index: int
@@ -105,14 +105,14 @@ class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
 
 
 class KeyNews(Struct, frozen=True, array_like=True):
-    """Changes of the full blocks that a worker caches, or a piece of all keys.
+    """Keys of the full blocks that a worker's cache has gained and lost, or one piece of the list of all its keys.
 
     Keys are joined short keys (`contracts/kv/block_hash.py`).
     """
 
     first: int  # changes after this number, …
     upto: int  # … up to this one; of a piece: all keys as of this change
-    kept: JoinedKeys
+    kept: JoinedKeys  # gained
     lost: JoinedKeys
     piece: Annotated[int, Meta(ge=0)] = 0
     pieces: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: changes
@@ -128,7 +128,7 @@ class KeyNews(Struct, frozen=True, array_like=True):
 
 
 class Kept(Addressed, frozen=True, kw_only=True, tag="kept"):
-    """Changes of a worker's cached KV, by which prompts are routed."""
+    """Tells gateways which blocks a worker caches, so that they route prompts to the workers with their KV."""
 
     news: KeyNews
 
@@ -151,7 +151,7 @@ class Wanted(Addressed, frozen=True, kw_only=True, tag="wanted"):
 
 
 class Way(Struct, frozen=True, array_like=True):
-    """How KV was sent from one worker to another."""
+    """How KV was sent from one worker to another: transport, sealing, codec."""
 
     transport: Transport
     sealed: bool = False

@@ -47,6 +47,8 @@ def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Closing:
+    """Closes the objects of one schema, of its subschemas, and of the definitions that it refers to."""
+
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._known: dict[int, PropertyNames] = {}  # by the id() of a part of the root
@@ -56,6 +58,7 @@ class _Closing:
         self._leads_out = False  # a reference is unresolved: perhaps a definition's `$id`
 
     def written(self) -> dict[str, Any]:
+        """Returns the closed schema, with copies of the definitions in `$defs`."""
         found: dict[str, Any] = self._closed(self._root, NO_PROPERTIES)
         copies: dict[str, Any] = {}
         while self._waiting:
@@ -87,11 +90,13 @@ class _Closing:
         return found | {"additionalProperties": False}
 
     def _open(self, schema: Any) -> Any:
+        """Returns a part whose own objects stay open, with closed subschemas."""
         return self._rewritten(schema, self._open, closed_reference=False) if self._is_known(schema) else schema
 
     def _rewritten(
         self, schema: dict[str, Any], branch: Callable[[Any], Any], closed_reference: bool
     ) -> dict[str, Any]:
+        """Returns a part with closed subschemas. `branch` rewrites the branches of its `anyOf`."""
         found = {}
         for key, value in schema.items():
             if key == "$ref" and named_by(value, self._root) is None:
@@ -110,12 +115,14 @@ class _Closing:
         return found
 
     def _copy(self, reference: str, closed: bool) -> str:
+        """Returns a reference to a copy of a definition, closed or open, which `written` makes later."""
         if (reference, closed) not in self._copies:
             self._copies[reference, closed] = f"{'closed' if closed else 'open'}_{len(self._copies)}"
             self._waiting.append((reference, closed))
         return f"#/$defs/{self._copies[reference, closed]}"
 
     def _with_names(self, properties: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Returns properties together with those of these names, which may have any value. Raises `GrammarError`."""
         added = {name: True for name in names if name not in properties}
         self._added += len(added)
         if self._added > MAX_ADDED_NAMES:
@@ -124,6 +131,7 @@ class _Closing:
         return properties | added
 
     def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> PropertyNames:
+        """Returns the properties that a part names, also in its compositions except those under the keys `without`."""
         if any(key in schema for key in without):
             return _united(self._parts(schema, without))
         if id(schema) not in self._known:
@@ -132,6 +140,7 @@ class _Closing:
         return self._known[id(schema)]
 
     def _parts(self, schema: dict[str, Any], without: Collection[str]) -> Iterator[PropertyNames]:
+        """Yields the properties that a part itself names, and those that each part of its compositions names."""
         properties, required, least = (schema.get(key) for key in ("properties", "required", "minProperties"))
         listed = [key for key in _NAMED_SUBSCHEMA_KEYS if isinstance(schema.get(key), dict)]
         yield PropertyNames(

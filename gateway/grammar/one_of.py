@@ -23,6 +23,8 @@ def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class _OneOf:
+    """Decides for one document which `oneOf` has branches that exclude each other."""
+
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
 
@@ -33,12 +35,14 @@ class _OneOf:
         return with_leap_years(schema)
 
     def _exclusive(self, branches: list[Any]) -> bool:
+        """Returns whether no value fits two of the branches."""
         if len(branches) > MAX_ONE_OF_BRANCHES:
             return False
         resolved = [self._resolved(branch) for branch in branches]
         return all(self._apart(one, other) for one, other in combinations(resolved, 2))
 
     def _apart(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Returns whether two branches differ in type, in listed values, or in the values of a required property."""
         types, others = _types(one), _types(other)
         if types is not None and others is not None and not types & others:
             return True
@@ -46,10 +50,11 @@ class _OneOf:
         if values is not None and theirs is not None and not values & theirs:
             return True
         return types == others == {"object"} and any(
-            self._tag_differs(one, other, name) for name in set(_names(one)) & set(_names(other))
+            self._property_differs(one, other, name)
+            for name in set(_required_properties(one)) & set(_required_properties(other))
         )
 
-    def _tag_differs(self, one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+    def _property_differs(self, one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
         values = [_values(self._resolved(each["properties"].get(name))) for each in (one, other)]
         return None not in values and not set.intersection(*[value for value in values if value is not None])
 
@@ -66,8 +71,8 @@ class _OneOf:
 
 def _types(schema: Mapping[str, Any]) -> set[str] | None:
     """Returns the types that values may have, with all numbers as one type; None for any type."""
-    told = schema.get("type")
-    names: Iterable[Any] | None = [told] if isinstance(told, str) else told if isinstance(told, list) else None
+    given = schema.get("type")
+    names: Iterable[Any] | None = [given] if isinstance(given, str) else given if isinstance(given, list) else None
     if names is None:
         values = _values(schema)
         return None if values is None else {name for name, _ in values}
@@ -88,7 +93,7 @@ def _value(value: Any) -> tuple[str, str]:
     return name, repr(float(value)) if name == "number" else repr(value)
 
 
-def _names(schema: Mapping[str, Any]) -> list[str]:
+def _required_properties(schema: Mapping[str, Any]) -> list[str]:
     required, properties = schema.get("required"), schema.get("properties")
     if not isinstance(required, list) or not isinstance(properties, dict):
         return []

@@ -119,6 +119,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 class OllamaAPI:
+    """Handlers of the endpoints of Ollama's API."""
+
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._gateway = serving.gateway
@@ -126,7 +128,7 @@ class OllamaAPI:
     async def chat(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_ollama_chat)
         if not body.messages:
-            self._check(model_of(body.model))
+            self._refuse_unknown_model(model_of(body.model))
             return reply(OllamaChatAnswer(message=OllamaAnswerMessage(), **_loaded(body)))
         admission = self._gateway.ready_admission()
         with renamed_fields(OLLAMA_FIELD_NAMES):
@@ -138,7 +140,7 @@ class OllamaAPI:
     async def generate(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_ollama_generate)
         if not body.prompt and not body.suffix:
-            self._check(model_of(body.model))
+            self._refuse_unknown_model(model_of(body.model))
             return reply(OllamaGenerated(**_loaded(body)))
         admission = self._gateway.ready_admission()
         with renamed_fields(OLLAMA_FIELD_NAMES):
@@ -158,7 +160,7 @@ class OllamaAPI:
         inputs = [body.input] if isinstance(body.input, str) else body.input
         check_dimensions(pooling, body.dimensions, self._gateway.model)
         if not inputs:
-            self._check(model_of(body.model))
+            self._refuse_unknown_model(model_of(body.model))
             return reply(OllamaEmbedded(model=body.model, embeddings=[]))
         prompts = await self._texts(request, body.model, inputs, cuts=body.truncate is not False)
         tokens, dimensions = tokens_in(prompts), body.dimensions or pooling.width
@@ -176,7 +178,7 @@ class OllamaAPI:
         await self._serving.pooling(request, "embed")
         body = await self._serving.read(request, parse_ollama_embedding)
         if not body.prompt:
-            self._check(model_of(body.model))
+            self._refuse_unknown_model(model_of(body.model))
             return reply(OllamaEmbedding(embedding=[]))
         prompts = await self._texts(request, body.model, [body.prompt], cuts=True)
 
@@ -186,10 +188,8 @@ class OllamaAPI:
         return await self._serving.pooled(request, prompts, answer)
 
     async def _texts(self, request: Request, model: str, inputs: list[str], *, cuts: bool) -> list[AdmittedPrompt]:
-        admission, fields = (
-            self._gateway.ready_admission(),
-            PooledFields(model=model_of(model), truncate_prompt_tokens=-1 if cuts else None),
-        )
+        admission = self._gateway.ready_admission()
+        fields = PooledFields(model=model_of(model), truncate_prompt_tokens=-1 if cuts else None)
         size = sum(map(len, inputs))
         with renamed_fields({"truncate_prompt_tokens": "truncate"}):
             return await admitted(
@@ -198,7 +198,7 @@ class OllamaAPI:
 
     async def show(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_ollama_show)
-        self._check(model_of(body.model or body.name))
+        self._refuse_unknown_model(model_of(body.model or body.name))
         admission = self._gateway.ready_admission()
         details = self._details()
         kinds = {
@@ -261,7 +261,7 @@ class OllamaAPI:
         roots |= {name: held.root for name, held in sorted(gateway.workers.adapters().items())}
         return {name: hashlib.sha256(f"{name}\n{root}".encode()).hexdigest() for name, root in roots.items()}
 
-    def _check(self, name: str) -> None:
+    def _refuse_unknown_model(self, name: str) -> None:
         """Raises `APIError` if there is no model with this name."""
         names = self._digests().keys()
         if name not in names:

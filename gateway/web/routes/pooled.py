@@ -61,6 +61,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 class PooledAPI:
+    """Handlers of the endpoints that answer with vectors and scores."""
+
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._gateway = serving.gateway

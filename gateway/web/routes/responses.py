@@ -41,6 +41,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 class ResponsesAPI:
+    """Handlers of the endpoints of the Responses API."""
+
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._gateway = serving.gateway
