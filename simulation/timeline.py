@@ -16,6 +16,10 @@ class Timeline:
         self._count = 0
         self._soon = -sys.maxsize  # number of the newest action that comes before all others of its time
 
+    def __len__(self) -> int:
+        """Number of planned actions."""
+        return len(self._planned)
+
     def clock(self) -> float:
         return self.now
 

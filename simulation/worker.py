@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -112,6 +112,7 @@ class SimulatedWorker:
         self._received = PromptCounts()
         self._inbox: list[Any] = []
         self._round_is_due = False
+        self._looks_at = inf  # s, of the planned look at deadlines; an action for each would outlive its request
         self._round_at = timeline.now
         self._shown = False  # whether `status` has the load of the last round
 
@@ -197,8 +198,13 @@ class SimulatedWorker:
         self._round_at, self._shown = now, False
         if plan is not None:
             self._begin(plan, now)
-        elif (due := self.scheduler.next_deadline) < float("inf"):
-            self._timeline.at(due, self._wake)
+        elif (due := self.scheduler.next_deadline) < self._looks_at:
+            self._looks_at = due
+            self._timeline.at(due, self._look)
+
+    def _look(self) -> None:
+        self._looks_at = inf
+        self._wake()
 
     def _move(self, moves: Sequence[BlockMove], now: float) -> None:
         """Adds the time of moves to and from the host's memory; copies within the pool take no time."""

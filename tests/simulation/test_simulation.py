@@ -52,6 +52,13 @@ def test_a_lone_prompt_takes_its_steps_and_its_messages() -> None:
     assert came.timings.ttft_ms == pytest.approx(1000 * expected, rel=1e-6)
 
 
+def test_what_is_planned_does_not_grow_with_the_requests() -> None:
+    """A worker that becomes idle looks at deadlines once, not at that of each request that has ended long before."""
+    simulation = DeploymentSimulation(deployment(0, 1))
+    assert len(simulation.run(requests(0.2, 200.0))) > 30
+    assert len(simulation.timeline) < 10
+
+
 def test_kv_takes_the_time_of_its_link() -> None:
     """The second token of a handed-off prompt waits for the KV: bytes over the rate, and the messages of a handoff."""
     gaps = {}
