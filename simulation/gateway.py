@@ -6,7 +6,6 @@ go, the callers' limits, and what clients see.
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from itertools import count, takewhile
 
@@ -18,6 +17,7 @@ from contracts.messages.job import AnyJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.errors import APIError
 from gateway.keys.caller import Caller
+from gateway.keys.limiter import Limiter
 from gateway.metrics.gateway_metrics import Metrics
 from gateway.metrics.predictions import Predicted
 from gateway.requests.dispatch import Dispatch
@@ -32,7 +32,7 @@ from pricing.scaling.standing import Standing
 from simulation.event_loop import SimulatedLoop
 from simulation.name_digest import name_digest
 from simulation.peers import GATEWAY_EPOCH, SimulatedPeer, SimulatedPeers
-from simulation.rate_limits import SimulatedLimits
+from simulation.rate_limits import CountsInMemory
 from simulation.senders import Senders, SimulatedSender
 from simulation.stream import SimulatedStream
 from simulation.timeline import Timeline
@@ -52,7 +52,7 @@ class SimulatedGateway:
         self._workers = peers.directory
         self._front_s = front_s
         self._senders = senders
-        self._limits = SimulatedLimits(timeline.clock)
+        self._limiter = Limiter(CountsInMemory(), timeline.clock)
         self._metrics = Metrics("simulated", self._workers)
         config = structs.replace(config, link_prompt=sys.maxsize)  # jobs have their prompts
         now = timeline.clock
@@ -122,13 +122,13 @@ class SimulatedGateway:
         """Begins a request, or fails it."""
         (sample,) = request.samples
         try:
-            self._limits.admit(caller, request.id, sample.admitted.reserved)
-        except APIError as error:
-            sample.end(State.FAILED, error.code or "refused")
-            self._ended(request)
-            return
-        with suppress(APIError):  # of which its stream tells
+            await self._limiter.flush()  # what earlier requests have left
+            await self._limiter.admit(caller, request.id, sample.admitted.reserved)
             await self.requests.open(request)
+        except APIError as error:
+            if not sample.ended:  # its key's limits refuse it
+                sample.end(State.FAILED, error.code or "refused")
+                self._ended(request)
 
     def _broken(self) -> None:
         """Ends the simulation by a bug."""
@@ -163,7 +163,7 @@ class SimulatedGateway:
     def _ended(self, request: Request) -> None:
         (stream,) = request.streams
         assert isinstance(stream, SimulatedStream)
-        self._limits.settle(stream.sender.caller, request.id, request.used)
+        self._limiter.settle(request.id, request.used)
         self.ended(stream.outcome(self._timeline.now))
         if stream.then is not None and stream.sample.state is State.FINISHED:
             self._timeline.after(stream.then.pause_s, partial(self._goes_on, stream.then, stream.sender))

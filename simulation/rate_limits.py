@@ -1,14 +1,9 @@
-"""Limits of keys in simulated time: the gateway's limiter, over counts in memory in place of Redis."""
+"""Counts of the limits of keys in memory, in place of Redis."""
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
-from gateway.keys.caller import Caller
-from gateway.keys.limiter import Limiter
 from infra.redis.rates import TICKS_PER_MINUTE, RateAmounts, RateCorrection, RateUsage, tick_of
-
-Answer = TypeVar("Answer")
 
 
 class _KeyCounts:
@@ -47,35 +42,3 @@ class CountsInMemory:
             counts.tokens[one.tick] += one.tokens
             if one.ends:
                 counts.leases.discard(one.request)
-
-
-class SimulatedLimits:
-    """Counts requests against the limits of their keys."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._limiter = Limiter(CountsInMemory(), clock)
-
-    def admit(self, caller: Caller, request: str, tokens: int) -> None:
-        """Counts a request that may use up to `tokens` tokens. Raises `APIError` beyond a limit."""
-        if not caller.limits:
-            return
-        try:
-            _at_once(self._limiter.admit(caller, request, tokens))
-        finally:
-            _at_once(self._limiter.flush())
-
-    def settle(self, caller: Caller, request: str, used: int) -> None:
-        """Ends a request that has used `used` tokens."""
-        if caller.limits:
-            self._limiter.settle(request, used)
-            _at_once(self._limiter.flush())
-
-
-def _at_once(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    """Runs a coroutine that waits for nothing, since its counts are in memory."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        answer: Answer = end.value
-        return answer
-    raise AssertionError("counts in memory wait for nothing")
