@@ -116,8 +116,8 @@ def _plan(config: PlanConfig, directory: Path) -> int:
         print(f"no simulated deployment keeps the objective; a larger --simulate than {config.simulate} tries more")
         return NOTHING_MEETS
     print(f"advice: {described(best.deployment)}: ${best.dollars_per_million:.3f} a million good tokens")
-    print("\n".join(lacking(best, tried, cheaper(best.deployment, copies, load), load)))
-    print("\n" + "\n".join(command_lines(best.deployment, load, config.model)))
+    missing = lacking(best, tried, cheaper(best.deployment, copies, load), load)
+    print("\n".join([*missing, "", *command_lines(best.deployment, load, config.model)]))
     return PLANNED
 
 
