@@ -96,6 +96,7 @@ class Gateway:
             config,
             self._dispatch,
             self.metrics,
+            self._stream,
             EndReports(config, self.model, self._clock, self.metrics, self._publisher).ended,
             lambda key: self._keys is None or self._keys.known(key) is not None,
         )
@@ -195,7 +196,7 @@ class Gateway:
         return next(self._ids)
 
     def holdings(self) -> Holdings:
-        return Holdings(self.new_id, self.requests, self.limiter, self._stream)
+        return Holdings(self.new_id, self.requests, self.limiter)
 
     async def worker_records(self) -> list[WorkerRecord]:
         """Returns the workers' records, in the order of their start. Raises `APIError` without Redis."""
@@ -277,7 +278,7 @@ class Gateway:
             await asyncio.to_thread(self.traces.close)
         await self._store.aclose()
 
-    def _stream(self, received: float, streaming: bool, sample: Sample) -> Stream:
+    def _stream(self, sample: Sample, received: float, streaming: bool) -> Stream:
         assert self.admission is not None, "a prompt was admitted, so there is one"
         detokenizer = self.admission.tokenizer.detokenizer(sample.admitted.markers)
         return Stream(sample, detokenizer, received, streaming, self.metrics)

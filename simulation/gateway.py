@@ -57,10 +57,12 @@ class SimulatedGateway:
         config = structs.replace(config, link_prompt=sys.maxsize)  # jobs have their prompts
         now = timeline.clock
         self._dispatch = Dispatch(config, GATEWAY_EPOCH, self._add_job, now, self._workers, self._metrics, now)
-        self.requests = OpenRequests(config, self._dispatch, self._metrics, self._ended)
+        stream = partial(SimulatedStream, self._metrics)
+        self.requests = OpenRequests(config, self._dispatch, self._metrics, stream, self._ended)
         self.loop = SimulatedLoop(timeline)
         self._tasks = Tasks("simulated requests", self._broken)
         self._watches = False  # a look at the deadlines is planned
+        self._asked: dict[str, tuple[SimulatedSender, NextTurn | None]] = {}  # by the request in progress
         self._conversations = 0
         self._names = count(1)
         self._tickets = count(1)
@@ -113,8 +115,8 @@ class SimulatedGateway:
             promise=caller.promise,
             reserved=len(ids) + planned.output_tokens,
         )
-        stream = partial(SimulatedStream, timed, sender, self._metrics)
-        request = self.requests.request(admitted, f"r{next(self._names)}", timed.due_s, stream)
+        request = self.requests.request(admitted, f"r{next(self._names)}", timed.due_s, streaming=False)
+        self._asked[request.id] = sender, planned.then
         self._watch_deadlines(request.samples[0].deadline)
         self._tasks.start(self._serve(request, caller))
 
@@ -164,9 +166,10 @@ class SimulatedGateway:
         (stream,) = request.streams
         assert isinstance(stream, SimulatedStream)
         self._limiter.settle(request.id, request.used)
-        self.ended(stream.outcome(self._timeline.now))
-        if stream.then is not None and stream.sample.state is State.FINISHED:
-            self._timeline.after(stream.then.pause_s, partial(self._goes_on, stream.then, stream.sender))
+        sender, then = self._asked.pop(request.id)
+        self.ended(stream.outcome(self._timeline.now, sender.key_name))
+        if then is not None and stream.sample.state is State.FINISHED:
+            self._timeline.after(then.pause_s, partial(self._goes_on, then, sender))
         else:
             self._conversations -= 1
 

@@ -5,33 +5,23 @@ coroutine may still return, too late for its caller.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from gateway.keys.caller import Caller
 from gateway.keys.limiter import Limiter
 from gateway.reports.traces import RequestTrace
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.request import Request
-from gateway.requests.sample import AdmittedPrompt, Sample
-from gateway.requests.stream import Stream
+from gateway.requests.sample import AdmittedPrompt
 
 
 class Holdings:
     """A context around an HTTP request, entered before its caller is known and left after its answer."""
 
-    def __init__(
-        self,
-        new_id: Callable[[], str],
-        open_requests: OpenRequests,
-        limiter: Limiter,
-        stream: Callable[[float, bool, Sample], Stream],
-    ) -> None:
-        """`stream` makes the stream of a sample from its receipt, local time, s, and whether its client streams."""
+    def __init__(self, new_id: Callable[[], str], open_requests: OpenRequests, limiter: Limiter) -> None:
         self.id = new_id()
         self._new_id = new_id
         self._open_requests = open_requests
         self._limiter = limiter
-        self._stream = stream
         self._requests: list[Request] = []
         self._trace: RequestTrace | None = None
         self._over = False
@@ -54,11 +44,10 @@ class Holdings:
         ends with the HTTP request.
         """
         self._trace = trace
-        stream = partial(self._stream, received, streaming)
         requests: list[Request] = []
         for number, prompt in enumerate(prompts):
             name = self._new_id() if number or self._requests else self.id
-            requests.append(self._open_requests.request(prompt, name, received, stream, trace))
+            requests.append(self._open_requests.request(prompt, name, received, streaming, trace))
             if not self._over:
                 self._requests.append(requests[-1])
                 await self._open_requests.open(requests[-1])

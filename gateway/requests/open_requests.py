@@ -47,13 +47,18 @@ class OpenRequests:
         config: GatewayConfig,
         dispatch: Dispatch[Any],
         metrics: Metrics,
+        stream: Callable[[Sample, float, bool], Stream],
         ended: Callable[[Request], None],
         is_valid_key: Callable[[str], bool] = lambda key: True,
     ) -> None:
-        """`ended` takes each request whose samples have all ended. API keys are named by their public parts."""
+        """`stream` makes a sample's stream from the local time of its receipt, s, and whether its client streams.
+
+        `ended` takes each request whose samples have all ended. API keys are named by their public parts.
+        """
         self._dispatch = dispatch
         self._now = dispatch.clock
         self._metrics = metrics
+        self._stream = stream
         self._ended = ended
         self._is_valid_key = is_valid_key
         self._closed: APIError | None = None  # at a shutdown: the error of every new request
@@ -97,24 +102,16 @@ class OpenRequests:
     # the client's side ----------------------------------------------------------------------------------------------
 
     def request(
-        self,
-        prompt: AdmittedPrompt,
-        name: str,
-        received: float,
-        stream: Callable[[Sample], Stream],
-        trace: RequestTrace | None = None,
+        self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool, trace: RequestTrace | None = None
     ) -> Request:
-        """Makes a request of an admitted prompt, with a `stream` for each sample.
-
-        Raises `APIError` at a shutdown, or if its key was revoked.
-        """
+        """Makes a request of an admitted prompt. Raises `APIError` at a shutdown, or if its key was revoked."""
         if self._closed is not None:
             raise self._closed
         if prompt.key and not self._is_valid_key(prompt.key):
             raise revoked()  # since its headers came
         deadline = received + self._timeout
         samples = [Sample(SampleKey(name, number), prompt, deadline) for number in range(prompt.samples)]
-        return Request([stream(sample) for sample in samples], trace)
+        return Request([self._stream(sample, received, streaming) for sample in samples], trace)
 
     async def open(self, request: Request) -> None:
         """Starts a new request. Raises `APIError` if it cannot begin."""
