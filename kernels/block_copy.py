@@ -185,13 +185,13 @@ def _move(
 ) -> None:
     index, layer = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     word = tl.program_id(2) * TILE + tl.arange(0, TILE)
-    inside = word < WORDS
-    there = pool + (layer * pool_blocks + tl.load(blocks + index)) * WORDS + word
-    here = staging + (index * tl.num_programs(1) + layer) * WORDS + word
+    valid = word < WORDS
+    pool_words = pool + (layer * pool_blocks + tl.load(blocks + index)) * WORDS + word
+    staging_words = staging + (index * tl.num_programs(1) + layer) * WORDS + word
     if INTO_POOL:
-        tl.store(there, tl.load(here, mask=inside), mask=inside)
+        tl.store(pool_words, tl.load(staging_words, mask=valid), mask=valid)
     else:
-        tl.store(here, tl.load(there, mask=inside), mask=inside)
+        tl.store(staging_words, tl.load(pool_words, mask=valid), mask=valid)
 
 
 @launched_directly
@@ -206,11 +206,11 @@ def _copy_words(
     TILE: tl.constexpr,
 ) -> None:
     word = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = word < WORDS
-    here = pool + tl.program_id(0).to(tl.int64) * pool_blocks * WORDS + word
+    valid = word < WORDS
+    layer_words = pool + tl.program_id(0).to(tl.int64) * pool_blocks * WORDS + word
     for move in range(moves):
-        found = tl.load(here + tl.load(sources + move) * WORDS, mask=inside)
-        tl.store(here + tl.load(targets + move) * WORDS, found, mask=inside)
+        moved = tl.load(layer_words + tl.load(sources + move) * WORDS, mask=valid)
+        tl.store(layer_words + tl.load(targets + move) * WORDS, moved, mask=valid)
 
 
 @launched_directly
@@ -230,17 +230,17 @@ def _encode(
     TILE: tl.constexpr,
 ) -> None:
     index, vector, vectors = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    place = tl.load(blocks + index) * vectors + vector
+    source = tl.load(blocks + index) * vectors + vector
     target = index * vectors + vector
     element = tl.arange(0, TILE)
-    inside = element < BLOCK * WIDTH
+    valid = element < BLOCK * WIDTH
     if WIDTH != DIM:
         element = element // WIDTH * DIM + FIRST + element % WIDTH
-    found = tl.load(layer + place * (BLOCK * DIM) + element, mask=inside, other=0.0).to(tl.float32)
-    found = tl.where(tl.abs(found) < float("inf"), found, 0.0)
-    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(found), 0), LARGEST), MIN_SCALE)
-    rounded = _rounded(found * tl.div_rn(1.0, scale), LARGEST)
-    tl.store(values + target * (BLOCK * DIM) + element, rounded.to(values.dtype.element_ty), mask=inside)
+    x = tl.load(layer + source * (BLOCK * DIM) + element, mask=valid, other=0.0).to(tl.float32)
+    x = tl.where(tl.abs(x) < float("inf"), x, 0.0)
+    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(x), 0), LARGEST), MIN_SCALE)
+    rounded = _rounded(x * tl.div_rn(1.0, scale), LARGEST)
+    tl.store(values + target * (BLOCK * DIM) + element, rounded.to(values.dtype.element_ty), mask=valid)
     tl.store(scales + target * PARTS + PART, scale)
 
 
@@ -273,11 +273,11 @@ def reference_encode(
 
 def _reference_part(part: Tensor, code: CodecName) -> tuple[Tensor, Tensor]:
     dtype, largest = CODEC_FORMATS[code]
-    found = part.float()
-    found = torch.where(found.isfinite(), found, 0.0)
-    highest = found.abs().amax((-1, -2))
+    x = part.float()
+    x = torch.where(x.isfinite(), x, 0.0)
+    highest = x.abs().amax((-1, -2))
     # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
     scales = (highest / torch.full_like(highest, largest)).clamp(min=torch.finfo(torch.float32).tiny)
-    scaled = found * (1 / scales)[..., None, None]
+    scaled = x * (1 / scales)[..., None, None]
     converted = (scaled.round() if dtype == torch.int8 else scaled).to(dtype)
     return torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype), scales  # zeros have no sign

@@ -67,9 +67,9 @@ def adapted_rows(tiles: Tiles, widest: int) -> AdaptedRows:
     return AdaptedRows(tiles, torch.empty(shape, dtype=torch.float32, device=tiles.owners.device))
 
 
-def sorted_rows(slots: Tensor, most: int, widest: int) -> AdaptedRows:
-    """Sorts rows on the device by int `slots` `[rows]`, 0 … `most`, 0: none."""
-    return adapted_rows(sort_by_expert(slots.int(), most + 1, FEW_ROWS), widest)
+def sorted_rows(slots: Tensor, max_adapters: int, widest: int) -> AdaptedRows:
+    """Sorts rows on the device by int `slots` `[rows]`, 0 … `max_adapters`, 0: none."""
+    return adapted_rows(sort_by_expert(slots.int(), max_adapters + 1, FEW_ROWS), widest)
 
 
 def adapt(
@@ -163,21 +163,21 @@ def _shrink(
     row = tl.load(rows + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     depth = tl.arange(0, DEPTH)
     # Padding rows of a tile read row 0, ranks behind the last read rank 0, and neither result is used.
-    here = x + (tl.where(row >= 0, row, 0) * inputs)[:, None] + depth[None, :]
-    there = a + (tl.where(rank < ranks, rank, 0) * inputs)[None, :] + depth[:, None]
-    each = tl.cdiv(tl.cdiv(inputs, DEPTH), tl.num_programs(2)) * DEPTH
-    begin = tl.program_id(2) * each
+    x_rows = x + (tl.where(row >= 0, row, 0) * inputs)[:, None] + depth[None, :]
+    a_rows = a + (tl.where(rank < ranks, rank, 0) * inputs)[None, :] + depth[:, None]
+    part_inputs = tl.cdiv(tl.cdiv(inputs, DEPTH), tl.num_programs(2)) * DEPTH
+    begin = tl.program_id(2) * part_inputs
     total = tl.zeros([ROWS, RANKS], tl.float32)
-    for start in range(begin, tl.minimum(begin + each, inputs), DEPTH):
+    for start in range(begin, tl.minimum(begin + part_inputs, inputs), DEPTH):
         if EVEN:
-            values = tl.load(here + start)
-            factors = tl.load(there + start)
+            values = tl.load(x_rows + start)
+            factors = tl.load(a_rows + start)
         else:
-            values = tl.load(here + start, mask=(start + depth < inputs)[None, :], other=0.0)
-            factors = tl.load(there + start, mask=(start + depth < inputs)[:, None], other=0.0)
+            values = tl.load(x_rows + start, mask=(start + depth < inputs)[None, :], other=0.0)
+            factors = tl.load(a_rows + start, mask=(start + depth < inputs)[:, None], other=0.0)
         total = tl.dot(values, factors, total, input_precision="ieee")
-    place = tl.program_id(2).to(tl.int64) * padded + tile * ROWS + tl.arange(0, ROWS)
-    tl.store(shrunk + place[:, None] * widest + rank[None, :], total, mask=(rank < ranks)[None, :])
+    shrunk_row = tl.program_id(2).to(tl.int64) * padded + tile * ROWS + tl.arange(0, ROWS)
+    tl.store(shrunk + shrunk_row[:, None] * widest + rank[None, :], total, mask=(rank < ranks)[None, :])
 
 
 # The number of splits follows the batch: another kernel would be compiled during a request.
@@ -212,32 +212,31 @@ def _expand(
     if ALIGNED:
         first, size = tl.multiple_of(first, 8), tl.multiple_of(size, 8)
     column = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = (column < size)[None, :]
+    is_output = (column < size)[None, :]
     b = tl.multiple_of(tl.load(entry).to(y.dtype), 16)
-    place = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    own = shrunk + (place * widest + tl.load(entry + 1))[:, None]
+    sorted_row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    shrunk_rows = shrunk + (sorted_row * widest + tl.load(entry + 1))[:, None]
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, ranks, RANKS):
         rank = start + tl.arange(0, RANKS)
-        known = rank < ranks
+        is_rank = rank < ranks
         sums = tl.zeros([ROWS, RANKS], tl.float32)
-        here = own + rank[None, :]
+        summands = shrunk_rows + rank[None, :]
         for _ in range(0, splits):
-            sums += tl.load(here, mask=known[None, :], other=0.0)
-            here += padded * widest
-        there = b + rank[:, None] * size + column[None, :]
-        factors = tl.load(there, mask=known[:, None] & inside, other=0.0)
+            sums += tl.load(summands, mask=is_rank[None, :], other=0.0)
+            summands += padded * widest
+        factors = tl.load(b + rank[:, None] * size + column[None, :], mask=is_rank[:, None] & is_output, other=0.0)
         if y.dtype.element_ty == tl.float32:
             total = tl.dot(sums, factors, total, input_precision="ieee")
         else:
             high = sums.to(factors.dtype)
             total = tl.dot(high, factors, total)
             total = tl.dot((sums - high.to(tl.float32)).to(factors.dtype), factors, total)
-    row = tl.load(rows + place).to(tl.int64)
-    here = y + (row * outputs + first)[:, None] + column[None, :]
-    valid = (row >= 0)[:, None] & inside
-    before = tl.load(here, mask=valid, other=0.0).to(tl.float32)
-    tl.store(here, (before + total).to(y.dtype.element_ty), mask=valid)
+    row = tl.load(rows + sorted_row).to(tl.int64)
+    changed = y + (row * outputs + first)[:, None] + column[None, :]
+    valid = (row >= 0)[:, None] & is_output
+    before = tl.load(changed, mask=valid, other=0.0).to(tl.float32)
+    tl.store(changed, (before + total).to(y.dtype.element_ty), mask=valid)
 
 
 def reference(
@@ -248,12 +247,12 @@ def reference(
     `adapters` are by slot A, and of each part its first output, its first rank and its B.
     """
     wide = torch.promote_types(y.dtype, torch.float32)
-    found = y.to(wide)
+    changed = y.to(wide)
     for row, slot in enumerate(slots.tolist()):
         if slot in adapters:
             a, parts = adapters[slot]
             shrunk = a.to(wide) @ x[row].to(wide)
             for first, rank_first, b in parts:
                 rank, size = b.shape
-                found[row, first : first + size] += shrunk[rank_first : rank_first + rank] @ b.to(wide)
-    return found.to(y.dtype)
+                changed[row, first : first + size] += shrunk[rank_first : rank_first + rank] @ b.to(wide)
+    return changed.to(y.dtype)

@@ -85,8 +85,8 @@ def _rms_norm(
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, TILE)
-    found = norm_row(hidden, change, weight, row, eps, WIDTH, TILE, ADD)
-    tl.store(normed + row * WIDTH + column, found, mask=column < WIDTH)
+    result = norm_row(hidden, change, weight, row, eps, WIDTH, TILE, ADD)
+    tl.store(normed + row * WIDTH + column, result, mask=column < WIDTH)
 
 
 @triton.jit
@@ -102,20 +102,20 @@ def norm_row(
 ) -> tl.tensor:
     """Norms a row, whose number is int64: returns `[TILE]` in its format, 0 behind its end."""
     column = tl.arange(0, TILE)
-    inside = column < WIDTH
+    valid = column < WIDTH
     addresses = row * WIDTH + column
-    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    found = tl.load(hidden + addresses, mask=inside, other=0.0)
+    scale = tl.load(weight + column, mask=valid, other=0.0).to(tl.float32)
+    x = tl.load(hidden + addresses, mask=valid, other=0.0)
     if ADD:
-        added = found.to(tl.float32) + tl.load(change + addresses, mask=inside, other=0.0).to(tl.float32)
-        found = added.to(found.dtype)
-    wide = found.to(tl.float32)
+        added = x.to(tl.float32) + tl.load(change + addresses, mask=valid, other=0.0).to(tl.float32)
+        x = added.to(x.dtype)
+    wide = x.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
     if ADD:
         # Several warps read a row that has fewer values than the block has threads: all of them before it changes.
         tl.debug_barrier()
-        tl.store(hidden + addresses, found, mask=inside)
-    return (wide * inverse * scale).to(found.dtype)
+        tl.store(hidden + addresses, x, mask=valid)
+    return (wide * inverse * scale).to(x.dtype)
 
 
 def reference(hidden: Tensor, weight: Tensor, eps: float, change: Tensor | None = None) -> Tensor:

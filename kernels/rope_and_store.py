@@ -145,9 +145,9 @@ def _launch_of(
         QUERY_HEADS=query_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
-        TURNED=turned or dim,
+        ROTARY_DIM=turned or dim,
         PAIRS=power_of_two((turned or dim) // 2),
-        OTHERS=power_of_two(max(dim - (turned or dim), 1)),
+        REST_TILE=power_of_two(max(dim - (turned or dim), 1)),
         BLOCK=block,
         FORMAT=kv_format,
         ROTATE=turned > 0,
@@ -174,9 +174,9 @@ def _rope_and_store(
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    TURNED: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
     PAIRS: tl.constexpr,
-    OTHERS: tl.constexpr,
+    REST_TILE: tl.constexpr,
     BLOCK: tl.constexpr,
     FORMAT: tl.constexpr,
     ROTATE: tl.constexpr,
@@ -185,84 +185,84 @@ def _rope_and_store(
     HEADS: tl.constexpr,
 ) -> None:
     ROTATED: tl.constexpr = QUERY_HEADS + KV_HEADS
-    HALF: tl.constexpr = TURNED // 2
+    HALF: tl.constexpr = ROTARY_DIM // 2
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     pair = tl.arange(0, PAIRS)[None, :]
-    other = TURNED + tl.arange(0, OTHERS)[None, :]
-    there = head < ROTATED + KV_HEADS
-    inside = there & (pair < HALF)
-    passing = there & (other < DIM)
-    turned = head < ROTATED
+    rest_column = ROTARY_DIM + tl.arange(0, REST_TILE)[None, :]
+    is_head = head < ROTATED + KV_HEADS
+    is_pair = is_head & (pair < HALF)
+    is_rest = is_head & (rest_column < DIM)
+    is_rotated = head < ROTATED
 
     addresses = heads + token * ((ROTATED + KV_HEADS) * DIM) + head * DIM
     slot = tl.load(slots + token)
     if ROTATE:
-        angle = cos_sin + tl.load(positions + token) * TURNED + pair
+        angle = cos_sin + tl.load(positions + token) * ROTARY_DIM + pair
         cos = tl.load(angle, mask=pair < HALF, other=0.0)
         sin = tl.load(angle + HALF, mask=pair < HALF, other=0.0)
-    loaded_first = tl.load(addresses + pair, mask=inside, other=0.0)
-    loaded_second = tl.load(addresses + HALF + pair, mask=inside, other=0.0)
+    loaded_first = tl.load(addresses + pair, mask=is_pair, other=0.0)
+    loaded_second = tl.load(addresses + HALF + pair, mask=is_pair, other=0.0)
     first, second = loaded_first.to(tl.float32), loaded_second.to(tl.float32)
     rest = loaded_first  # not used, where all values of a head are rotated
-    if TURNED < DIM:
-        rest = tl.load(addresses + other, mask=passing, other=0.0)
+    if ROTARY_DIM < DIM:
+        rest = tl.load(addresses + rest_column, mask=is_rest, other=0.0)
     if NORM:
         squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
-        if TURNED < DIM:
+        if ROTARY_DIM < DIM:
             squares += tl.sum(rest.to(tl.float32) * rest.to(tl.float32), 1)
         squares = squares[:, None]
         if AS_ONE:
             of_queries = tl.sum(tl.where(head < QUERY_HEADS, squares, 0.0)) / (QUERY_HEADS * DIM)
-            of_keys = tl.sum(tl.where((head >= QUERY_HEADS) & turned, squares, 0.0)) / (KV_HEADS * DIM)
+            of_keys = tl.sum(tl.where((head >= QUERY_HEADS) & is_rotated, squares, 0.0)) / (KV_HEADS * DIM)
             mean = tl.where(head < QUERY_HEADS, of_queries, of_keys)
         else:
             mean = squares / DIM
         inverse = tl.rsqrt(mean + eps)
         weight = norm_weight + head * DIM
-        first *= inverse * tl.load(weight + pair, mask=inside & turned, other=0.0).to(tl.float32)
-        second *= inverse * tl.load(weight + HALF + pair, mask=inside & turned, other=0.0).to(tl.float32)
-        if TURNED < DIM:
+        first *= inverse * tl.load(weight + pair, mask=is_pair & is_rotated, other=0.0).to(tl.float32)
+        second *= inverse * tl.load(weight + HALF + pair, mask=is_pair & is_rotated, other=0.0).to(tl.float32)
+        if ROTARY_DIM < DIM:
             normed = rest.to(tl.float32) * inverse
-            normed *= tl.load(weight + other, mask=passing & turned, other=0.0).to(tl.float32)
-            rest = tl.where(turned, normed.to(rest.dtype), rest)
+            normed *= tl.load(weight + rest_column, mask=is_rest & is_rotated, other=0.0).to(tl.float32)
+            rest = tl.where(is_rotated, normed.to(rest.dtype), rest)
     if ROTATE:
         first, second = first * cos - second * sin, second * cos + first * sin
     # Values pass as they are.
-    stored_first = tl.where(turned, first.to(loaded_first.dtype), loaded_first)
-    stored_second = tl.where(turned, second.to(loaded_second.dtype), loaded_second)
+    stored_first = tl.where(is_rotated, first.to(loaded_first.dtype), loaded_first)
+    stored_second = tl.where(is_rotated, second.to(loaded_second.dtype), loaded_second)
 
     if NORM:
         tl.debug_barrier()  # a warp may have summed values that another warp now changes
     if ROTATE or NORM:
         query = head < QUERY_HEADS
-        tl.store(addresses + pair, stored_first, mask=inside & query)
-        tl.store(addresses + HALF + pair, stored_second, mask=inside & query)
-        if TURNED < DIM and NORM:
-            tl.store(addresses + other, rest, mask=passing & query)
+        tl.store(addresses + pair, stored_first, mask=is_pair & query)
+        tl.store(addresses + HALF + pair, stored_second, mask=is_pair & query)
+        if ROTARY_DIM < DIM and NORM:
+            tl.store(addresses + rest_column, rest, mask=is_rest & query)
 
-    side = (head >= ROTATED).to(tl.int32)
-    kv_head = head - QUERY_HEADS - side * KV_HEADS
+    is_value = (head >= ROTATED).to(tl.int32)
+    kv_head = head - QUERY_HEADS - is_value * KV_HEADS
     block, offset = slot // BLOCK, slot % BLOCK  # 64 bits: a pool can have more than 2^31 elements
-    SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # a key, or value, of a block
-    vector = block * (KV_HEADS * 2 * SIDE) + (kv_head * 2 + side) * SIDE
-    place = pool + vector + offset * DIM
-    valid = (head >= QUERY_HEADS) & (slot >= 0)
+    VECTOR_SIZE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # a key, or value, of a block
+    vector = block * (KV_HEADS * 2 * VECTOR_SIZE) + (kv_head * 2 + is_value) * VECTOR_SIZE
+    target = pool + vector + offset * DIM
+    is_stored = (head >= QUERY_HEADS) & (slot >= 0)
     if FORMAT > 0:
         # Values equal the contents of an unquantized pool: rounded to the format of the heads.
         numbers_first, numbers_second = stored_first.to(tl.float32), stored_second.to(tl.float32)
         highest = tl.maximum(largest_of(numbers_first, 1), largest_of(numbers_second, 1))
-        if TURNED < DIM:
+        if ROTARY_DIM < DIM:
             highest = tl.maximum(highest, largest_of(rest.to(tl.float32), 1))
         scale = scale_of(highest, FORMAT)[:, None]
-        tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=valid & there)
+        tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=is_stored & is_head)
         stored_first, stored_second = quantized(numbers_first, scale, FORMAT), quantized(numbers_second, scale, FORMAT)
-        if TURNED < DIM:
+        if ROTARY_DIM < DIM:
             rest = quantized(rest.to(tl.float32), scale, FORMAT)
-    tl.store(place + pair, stored_first, mask=inside & valid)
-    tl.store(place + HALF + pair, stored_second, mask=inside & valid)
-    if TURNED < DIM:
-        tl.store(place + other, rest, mask=passing & valid)
+    tl.store(target + pair, stored_first, mask=is_pair & is_stored)
+    tl.store(target + HALF + pair, stored_second, mask=is_pair & is_stored)
+    if ROTARY_DIM < DIM:
+        tl.store(target + rest_column, rest, mask=is_rest & is_stored)
 
 
 def reference(

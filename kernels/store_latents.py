@@ -134,7 +134,7 @@ def _store_latents(
     FORMAT: tl.constexpr,
 ) -> None:
     WIDTH: tl.constexpr = LATENT + ROPE
-    SIDE: tl.constexpr = BLOCK * WIDTH if FORMAT == 0 else BLOCK * (WIDTH + 4)  # bytes or values of a block
+    BLOCK_SIZE: tl.constexpr = BLOCK * WIDTH if FORMAT == 0 else BLOCK * (WIDTH + 4)  # bytes or values of a block
     token = tl.program_id(0).to(tl.int64)
     addresses = down + token * (FIRST + WIDTH)
     if tl.program_id(1) == 1:
@@ -145,33 +145,33 @@ def _store_latents(
     slot = tl.load(slots + token)
     if slot < 0:
         return
-    block, offset = slot // BLOCK * SIDE, slot % BLOCK
-    place = pool + block + offset * WIDTH
+    block, offset = slot // BLOCK * BLOCK_SIZE, slot % BLOCK
+    vector = pool + block + offset * WIDTH
     number = tl.arange(0, LATENT_TILE)
     # Numbers are rounded to the format of `down`; bytes are made of these.
     normed = _normed(addresses + FIRST, weight, number, eps, LATENT).to(down.dtype.element_ty)
     pair = tl.arange(0, PAIRS)
-    inside = pair < ROPE // 2
+    is_pair = pair < ROPE // 2
     angle = cos_sin + tl.load(positions + token) * ROPE + pair
-    cos = tl.load(angle, mask=inside, other=0.0)
-    sin = tl.load(angle + ROPE // 2, mask=inside, other=0.0)
-    first = tl.load(addresses + FIRST + LATENT + pair, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(addresses + FIRST + LATENT + ROPE // 2 + pair, mask=inside, other=0.0).to(tl.float32)
+    cos = tl.load(angle, mask=is_pair, other=0.0)
+    sin = tl.load(angle + ROPE // 2, mask=is_pair, other=0.0)
+    first = tl.load(addresses + FIRST + LATENT + pair, mask=is_pair, other=0.0).to(tl.float32)
+    second = tl.load(addresses + FIRST + LATENT + ROPE // 2 + pair, mask=is_pair, other=0.0).to(tl.float32)
     first, second = first * cos - second * sin, second * cos + first * sin
     first, second = first.to(down.dtype.element_ty), second.to(down.dtype.element_ty)
     if FORMAT > 0:
         numbers, numbers_first, numbers_second = normed.to(tl.float32), first.to(tl.float32), second.to(tl.float32)
         scale = scale_of(largest_of(numbers, 0), FORMAT)
         key_scale = scale_of(tl.maximum(largest_of(numbers_first, 0), largest_of(numbers_second, 0)), FORMAT)
-        own = scales + (block + BLOCK * WIDTH) // 2 + offset
-        tl.store(own, scale)
-        tl.store(own + BLOCK, key_scale)
+        token_scales = scales + (block + BLOCK * WIDTH) // 2 + offset
+        tl.store(token_scales, scale)
+        tl.store(token_scales + BLOCK, key_scale)
         normed = quantized(numbers, scale, FORMAT)
         first, second = quantized(numbers_first, key_scale, FORMAT), quantized(numbers_second, key_scale, FORMAT)
-    tl.store(place + number, normed, mask=number < LATENT)
-    target = place + LATENT + pair
-    tl.store(target, first, mask=inside)
-    tl.store(target + ROPE // 2, second, mask=inside)
+    tl.store(vector + number, normed, mask=number < LATENT)
+    rotated = vector + LATENT + pair
+    tl.store(rotated, first, mask=is_pair)
+    tl.store(rotated + ROPE // 2, second, mask=is_pair)
 
 
 @triton.jit

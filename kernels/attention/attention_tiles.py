@@ -224,20 +224,20 @@ def attend_tiles(
     for start in tl.range(first, end, TILE, num_stages=STAGES):
         positions = start + lanes
         # 64 bits: a pool can have more than 2^31 elements.
-        place = positions.to(tl.uint32) % BLOCK
+        block_offset = positions.to(tl.uint32) % BLOCK
         in_range = positions < end
-        addresses = memory + (blocks.to(tl.int64) * stride + place * WIDTH)[:, None] + elements[None, :]
+        addresses = memory + (blocks.to(tl.int64) * stride + block_offset * WIDTH)[:, None] + elements[None, :]
         if MASKED or DIM < PADDED:
-            inside = in_range[:, None] & (elements < WIDTH)[None, :]
-            keys = tl.load(addresses, mask=inside, other=0.0)
-            values = tl.load(addresses + SIDE // EACH, mask=inside, other=0.0)
+            is_element = in_range[:, None] & (elements < WIDTH)[None, :]
+            keys = tl.load(addresses, mask=is_element, other=0.0)
+            values = tl.load(addresses + SIDE // EACH, mask=is_element, other=0.0)
         else:
             keys = tl.load(addresses)
             values = tl.load(addresses + SIDE // EACH)
         if FORMAT > 0:
-            scale_place = scales + blocks.to(tl.int64) * words_stride + place
+            key_scale_addresses = scales + blocks.to(tl.int64) * words_stride + block_offset
             key_scales, value_logs, inverses = scales_of_tile(
-                scale_place, in_range, unit * KEY_UNIT, FORMAT, SIDE // 2, COPIES
+                key_scale_addresses, in_range, unit * KEY_UNIT, FORMAT, SIDE // 2, COPIES
             )
             if PAIRS:
                 keys, odd_keys = halves_of_words(keys, FORMAT)

@@ -178,21 +178,21 @@ def _attend(
     row = first + tl.arange(0, ROWS)
     valid = row < count
     token = (begin + row).to(tl.int64)
-    here = queries + (token * query_stride + head * (NOPE + ROPE))[:, None]
+    query_rows = queries + (token * query_stride + head * (NOPE + ROPE))[:, None]
     nope, rope = tl.arange(0, NOPE_TILE)[None, :], tl.arange(0, ROPE_TILE)[None, :]
-    own_part = _load_rows(here, valid, nope, NOPE, True)
-    shared_part = _load_rows(here + NOPE, valid, rope, ROPE, True)
+    head_queries = _load_rows(query_rows, valid, nope, NOPE, True)
+    shared_queries = _load_rows(query_rows + NOPE, valid, rope, ROPE, True)
 
     # Keys before `common` are visible to the tile's first and all later queries, keys from `end` on to none.
     low = length - count + first
     common = tl.maximum(low + 1, 0) // TILE * TILE
-    left, end = 0, tl.minimum(low + ROWS, length)
+    lowest_key, end = 0, tl.minimum(low + ROWS, length)
     if SPLIT:
         each = tl.cdiv(tl.cdiv(end, TILE), tl.num_programs(2)) * TILE
-        left += tl.program_id(2) * each
-        end = tl.minimum(left + each, end)
+        lowest_key += tl.program_id(2) * each
+        end = tl.minimum(lowest_key + each, end)
 
-    at = length - count + row
+    query_positions = length - count + row
     base = tl.load(key_start + work).to(tl.int64)
     weighted = tl.zeros([ROWS, VALUE_TILE], tl.float32)
     highest = tl.full([ROWS], LOWEST_SCORE, tl.float32)
@@ -201,49 +201,49 @@ def _attend(
     value = tl.arange(0, VALUE_TILE)[None, :]
     for span in tl.static_range(2):  # visible to all queries, crossed by the diagonal
         if span == 0:
-            begin_span, end_span = left, tl.minimum(common, end)
+            begin_span, end_span = lowest_key, tl.minimum(common, end)
         else:
-            begin_span, end_span = tl.maximum(left, common), end
+            begin_span, end_span = tl.maximum(lowest_key, common), end
         for start in tl.range(begin_span, end_span, TILE, num_stages=STAGES):
             positions = start + lanes
             # 64 bits for the tile, 32 for what is inside of it.
-            place = base + start
-            there = positions < end_span
-            own = keys + (place * heads + head) * NOPE + (lanes * heads * NOPE)[:, None]
-            shared = vectors + place * (LATENT + ROPE) + LATENT + (lanes * (LATENT + ROPE))[:, None]
-            weighed = values + (place * heads + head) * VALUE + (lanes * heads * VALUE)[:, None]
-            own_keys = _load_rows(own, there, nope, NOPE, span == 1)
-            shared_keys = _load_rows(shared, there, rope, ROPE, span == 1)
-            found = _load_rows(weighed, there, value, VALUE, span == 1)
-            scores = tl.dot(own_part, tl.trans(own_keys), input_precision="ieee")
-            scores = tl.dot(shared_part, tl.trans(shared_keys), scores, input_precision="ieee")
+            key_row = base + start
+            is_key = positions < end_span
+            head_key_rows = keys + (key_row * heads + head) * NOPE + (lanes * heads * NOPE)[:, None]
+            shared_key_rows = vectors + key_row * (LATENT + ROPE) + LATENT + (lanes * (LATENT + ROPE))[:, None]
+            value_rows = values + (key_row * heads + head) * VALUE + (lanes * heads * VALUE)[:, None]
+            head_keys = _load_rows(head_key_rows, is_key, nope, NOPE, span == 1)
+            shared_keys = _load_rows(shared_key_rows, is_key, rope, ROPE, span == 1)
+            head_values = _load_rows(value_rows, is_key, value, VALUE, span == 1)
+            scores = tl.dot(head_queries, tl.trans(head_keys), input_precision="ieee")
+            scores = tl.dot(shared_queries, tl.trans(shared_keys), scores, input_precision="ieee")
             if span == 1:
-                scores = tl.where(positions[None, :] <= at[:, None], scores, float("-inf"))
+                scores = tl.where(positions[None, :] <= query_positions[:, None], scores, float("-inf"))
             new_highest = tl.maximum(highest, tl.max(scores, 1) * SCALE)
             rescale = tl.exp2(highest - new_highest)
             weights = tl.exp2(scores * SCALE - new_highest[:, None])
             highest = new_highest
             total = total * rescale + tl.sum(weights, 1)
             weighted = weighted * rescale[:, None]
-            weighted = tl.dot(weights.to(found.dtype), found, weighted, input_precision="ieee")
-    place = (tl.program_id(2) * tokens + token) * heads + head
-    store_part(parts, sums, place, valid, weighted, highest, total, VALUE, SPLIT)
+            weighted = tl.dot(weights.to(head_values.dtype), head_values, weighted, input_precision="ieee")
+    index = (tl.program_id(2) * tokens + token) * heads + head
+    store_part(parts, sums, index, valid, weighted, highest, total, VALUE, SPLIT)
 
 
 @triton.jit
 def _load_rows(
-    here: tl.tensor,  # [rows, 1] where rows begin
-    there: tl.tensor,  # [rows] whether there are such rows
+    rows: tl.tensor,  # [rows, 1] addresses of their first numbers
+    valid: tl.tensor,  # [rows] which of them are read
     lanes: tl.tensor,  # [1, padded width]
     WIDTH: tl.constexpr,
-    MASKED: tl.constexpr,  # whether some rows are not there
+    MASKED: tl.constexpr,  # whether `valid` may be False
 ) -> tl.tensor:
-    """Loads rows `[rows, padded width]`, zero where there is nothing."""
+    """Loads rows `[rows, padded width]`, zero where they are not read."""
     PADDED: tl.constexpr = lanes.shape[1]
     if MASKED or WIDTH < PADDED:
-        return tl.load(here + lanes, mask=there[:, None] & (lanes < WIDTH), other=0.0)
+        return tl.load(rows + lanes, mask=valid[:, None] & (lanes < WIDTH), other=0.0)
     else:
-        return tl.load(here + lanes)
+        return tl.load(rows + lanes)
 
 
 def reference(queries: Tensor, kv: ExpandedKV, query_start: Tensor, *, scale: float) -> Tensor:
@@ -252,14 +252,14 @@ def reference(queries: Tensor, kv: ExpandedKV, query_start: Tensor, *, scale: fl
     heads, width = queries.shape[1:]
     starts = query_start.tolist()
     for work, (begin, length) in enumerate(zip(kv.starts.tolist(), kv.lengths.tolist(), strict=True)):
-        own, there = slice(starts[work], starts[work + 1]), slice(begin, begin + length)
-        count = own.stop - own.start
+        query_rows, key_rows = slice(starts[work], starts[work + 1]), slice(begin, begin + length)
+        count = query_rows.stop - query_rows.start
         if not length or not count:
             continue
-        shared = kv.vectors[there, None, kv.keys.shape[2] - width :].expand(-1, heads, -1)
-        scores = torch.einsum("qhd,khd->hqk", queries[own], torch.cat((kv.keys[there], shared), -1)) * scale
+        shared = kv.vectors[key_rows, None, kv.keys.shape[2] - width :].expand(-1, heads, -1)
+        scores = torch.einsum("qhd,khd->hqk", queries[query_rows], torch.cat((kv.keys[key_rows], shared), -1)) * scale
         key = torch.arange(length, device=queries.device)
         hidden = key > torch.arange(length - count, length, device=queries.device)[:, None]
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-        output[own] = torch.einsum("hqk,khd->qhd", weights, kv.values[there])
+        output[query_rows] = torch.einsum("hqk,khd->qhd", weights, kv.values[key_rows])
     return output

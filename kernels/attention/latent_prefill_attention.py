@@ -153,11 +153,11 @@ def _attend_latents(
 
     # The tile's last query sees nothing from `end` on.
     end = tl.minimum(length - count + (first_row + ROWS - 1) // HEADS, length - 1) + 1
-    left = 0
+    lowest_key = 0
     if SPLIT:
         part_length = tl.cdiv(tl.cdiv(end, TILE), tl.num_programs(1)) * TILE
-        left += tl.program_id(1) * part_length
-        end = tl.minimum(left + part_length, end)
+        lowest_key += tl.program_id(1) * part_length
+        end = tl.minimum(lowest_key + part_length, end)
     query_positions = length - count + query
     table = block_tables + work.to(tl.int64) * table_stride
     # All tiles are masked: a second loop without masks would cost more registers than it saves time.
@@ -167,7 +167,7 @@ def _attend_latents(
         tl.zeros([ROWS, LATENT_TILE], tl.float32),
         tl.full([ROWS], LOWEST_SCORE, tl.float32),
         tl.zeros([ROWS], tl.float32),
-        left,
+        lowest_key,
         end,
         query_positions,
         query_positions,

@@ -173,13 +173,13 @@ def attend_latents(
         # 64 bits: a pool can have more than 2^31 elements.
         rows = blocks.to(tl.int64) * block_stride + positions.to(tl.uint32) % BLOCK * (LATENT + ROPE)
         addresses = pool + rows[:, None]
-        there = (positions < end)[:, None]
-        vectors = tl.load(addresses + latent, mask=there & (latent < LATENT), other=0.0)
-        keys = tl.load(addresses + LATENT + rope, mask=there & (rope < ROPE), other=0.0)
+        in_range = (positions < end)[:, None]
+        vectors = tl.load(addresses + latent, mask=in_range & (latent < LATENT), other=0.0)
+        keys = tl.load(addresses + LATENT + rope, mask=in_range & (rope < ROPE), other=0.0)
         if FORMAT > 0:
-            place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
-            vector_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2, positions < end, FORMAT)
-            key_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORMAT)
+            token_scales = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
+            vector_scales = scales_at(token_scales + BLOCK * (LATENT + ROPE) // 2, positions < end, FORMAT)
+            key_scales = scales_at(token_scales + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORMAT)
             vectors, keys = dequantized(vectors, first_part, FORMAT), dequantized(keys, first_part, FORMAT)
         next_positions = positions + TILE
         blocks = tl.load(table + next_positions.to(tl.uint32) // BLOCK, mask=next_positions < end, other=0)

@@ -214,11 +214,11 @@ def _attend_part(
     )
 
     # The visible tiles, split into parts with equal numbers of tiles.
-    left = 0
+    lowest_key = 0
     if WINDOWED:
-        left = tl.maximum(length - query_count + 1 - window, 0) // TILE * TILE
-    part_length = tl.cdiv(tl.cdiv(length - left, TILE), count) * TILE
-    first = (left + part * part_length).to(tl.int32)
+        lowest_key = tl.maximum(length - query_count + 1 - window, 0) // TILE * TILE
+    part_length = tl.cdiv(tl.cdiv(length - lowest_key, TILE), count) * TILE
+    first = (lowest_key + part * part_length).to(tl.int32)
     end = tl.minimum(first + part_length, length)
 
     dims = tl.arange(0, PADDED)[None, :]

@@ -243,16 +243,16 @@ def _attend(
     first_position = length - count + first
     last_position = tl.minimum(first_position + QUERIES, length) - 1
     common = tl.maximum(first_position + 1, 0) // TILE * TILE
-    left, start = 0, 0
+    lowest_key, start = 0, 0
     if WINDOWED:
-        # Keys before `left` are hidden from the first query; keys from `start` on are visible to the last.
-        left = tl.maximum(first_position - window + 1, 0) // TILE * TILE
+        # Keys before `lowest_key` are hidden from the first query; keys from `start` on are visible to the last.
+        lowest_key = tl.maximum(first_position - window + 1, 0) // TILE * TILE
         start = tl.cdiv(tl.maximum(last_position - window + 1, 0), TILE) * TILE
     end = last_position + 1
     if SPLIT:
-        part_length = tl.cdiv(tl.cdiv(end - left, TILE), tl.num_programs(2)) * TILE
-        left += tl.program_id(2) * part_length
-        end = tl.minimum(left + part_length, end)
+        part_length = tl.cdiv(tl.cdiv(end - lowest_key, TILE), tl.num_programs(2)) * TILE
+        lowest_key += tl.program_id(2) * part_length
+        end = tl.minimum(lowest_key + part_length, end)
 
     query_positions = length - count + query
     keys = pool + head * 2 * SIDE
@@ -265,7 +265,7 @@ def _attend(
     if PAIRS:
         loaded, odd_queries = tl.split(tl.reshape(loaded, [ROWS, PADDED // 2, 2]))
     # In three spans: crossed by the window's edge, visible to all queries, crossed by the diagonal.
-    inner_begin = tl.maximum(left, start)
+    inner_begin = tl.maximum(lowest_key, start)
     diagonal_begin = tl.maximum(inner_begin, common)
     if OVERLAPPED:
         tiles = (tl.minimum(common, end) - inner_begin) // TILE
@@ -290,7 +290,7 @@ def _attend(
         )
     for span in tl.static_range(0 if WINDOWED else 1, 3):
         if span == 0:
-            begin_span, end_span = left, tl.minimum(start, end)
+            begin_span, end_span = lowest_key, tl.minimum(start, end)
         elif span == 1:
             begin_span, end_span = inner_begin, tl.minimum(common, end)
         else:

@@ -79,16 +79,16 @@ def _count(
     CHUNK: tl.constexpr,
 ) -> None:
     chunk = tl.program_id(0)
-    place = tl.arange(0, PIECE)
+    lane = tl.arange(0, PIECE)
     bins = tl.arange(0, BINS)
-    found = tl.zeros([BINS], tl.int32)
+    counted = tl.zeros([BINS], tl.int32)
     for start in range(chunk * CHUNK, (chunk + 1) * CHUNK, PIECE):
-        owner = tl.load(chosen + start + place, mask=start + place < count, other=EXPERTS)
-        tl.store(keys + start + place, owner * PIECE + place)
-        tl.store(before + start // PIECE * BINS + bins, found)
+        owner = tl.load(chosen + start + lane, mask=start + lane < count, other=EXPERTS)
+        tl.store(keys + start + lane, owner * PIECE + lane)
+        tl.store(before + start // PIECE * BINS + bins, counted)
         left_out = tl.sum((owner == EXPERTS).to(tl.int32), 0)  # padding and pairs of no expert, as if of expert 0
-        found += tl.histogram(tl.where(owner == EXPERTS, 0, owner), BINS) - tl.where(bins == 0, left_out, 0)
-    tl.store(counts + chunk * BINS + bins, found)
+        counted += tl.histogram(tl.where(owner == EXPERTS, 0, owner), BINS) - tl.where(bins == 0, left_out, 0)
+    tl.store(counts + chunk * BINS + bins, counted)
 
 
 # Both change with the batch: another kernel would be compiled while a request waits.
@@ -116,31 +116,31 @@ def _place(
     earlier = tl.zeros([PART, BINS], tl.int32)
     for start in range(0, chunks, PART):
         chunk = (start + tl.arange(0, PART))[:, None]
-        found = tl.load(counts + chunk * BINS + bins[None, :], mask=chunk < chunks, other=0)
-        totals += found
-        earlier += tl.where(chunk < program, found, 0)
+        of_chunks = tl.load(counts + chunk * BINS + bins[None, :], mask=chunk < chunks, other=0)
+        totals += of_chunks
+        earlier += tl.where(chunk < program, of_chunks, 0)
     total = tl.sum(totals, 0)
     needed = tl.cdiv(total, ROWS)
 
     if program < chunks:
         begins = counts + (chunks + program) * BINS
         tl.store(begins + bins, (tl.cumsum(needed, 0) - needed) * ROWS + tl.sum(earlier, 0))
-        tl.debug_barrier()  # each pair reads its expert's place, which another warp may have stored
-        place = tl.arange(0, PIECE)
+        tl.debug_barrier()  # each pair reads its expert's first row, which another warp may have stored
+        piece_lane = tl.arange(0, PIECE)
         for first in range(program * CHUNK, (program + 1) * CHUNK, PIECE):
-            pair = first + place
+            pair = first + piece_lane
             key = tl.load(keys + pair)
             rank = tl.zeros([PIECE], tl.int32)
             for start in range(0, PIECE, TOGETHER):
                 theirs = tl.load(keys + first + start + tl.arange(0, TOGETHER))
-                # An equal expert's key is smaller by 1 … place, if it comes before; all others by less or more.
+                # An equal expert's key is smaller by 1 … its lane, if it comes before; all others by less or more.
                 behind = (key[None, :] - 1 - theirs[:, None]).to(tl.uint32, bitcast=True)
-                rank += tl.sum((behind < place[None, :].to(tl.uint32)).to(tl.int32), 0)
+                rank += tl.sum((behind < piece_lane[None, :].to(tl.uint32)).to(tl.int32), 0)
             owner = key // PIECE
-            there = owner < EXPERTS
-            row = tl.load(begins + owner, mask=there, other=0)
-            row += tl.load(before + first // PIECE * BINS + owner, mask=there, other=0) + rank
-            tl.store(pairs + row, pair, mask=there)
+            valid = owner < EXPERTS
+            row = tl.load(begins + owner, mask=valid, other=0)
+            row += tl.load(before + first // PIECE * BINS + owner, mask=valid, other=0) + rank
+            tl.store(pairs + row, pair, mask=valid)
     else:
         expert = program - chunks
         begin = tl.sum(tl.where(bins < expert, needed, 0))

@@ -186,14 +186,14 @@ def _multiply(
     scales += owner * (GROUPS * OUTPUTS)
     offsets += owner * (GROUPS * OUTPUTS)
     if KIND == "int4" or KIND == "fp4":
-        there = columns + WIDTH if GATED else columns
+        up_columns = columns + WIDTH if GATED else columns
         gate, up = products(
             own,
             codes,
             scales,
             offsets,
             columns,
-            there,
+            up_columns,
             0,
             STEPS,
             INPUTS,
@@ -212,27 +212,39 @@ def _multiply(
     else:
         gate = tl.zeros([TILE, ROWS], tl.float32)
         up = tl.zeros([TILE, ROWS], tl.float32)
-        # What numbers are made by is loaded one step ahead: of gate, and of up.
-        a, b, c, d = load_terms(scales, offsets, columns, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
-        e, f, g, h = a, b, c, d
+        # Scales and offsets of both halves of a step, of gate and of up, are loaded one step ahead.
+        gate_scale, gate_scale_2, gate_offset, gate_offset_2 = load_terms(
+            scales, offsets, columns, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS
+        )
+        up_scale, up_scale_2, up_offset, up_offset_2 = gate_scale, gate_scale_2, gate_offset, gate_offset_2
         if GATED:
-            e, f, g, h = load_terms(scales, offsets, columns + WIDTH, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
+            up_scale, up_scale_2, up_offset, up_offset_2 = load_terms(
+                scales, offsets, columns + WIDTH, 0, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS
+            )
         for step in range(0, STEPS):
-            at = step * in_step(RUNS)
-            x_tile = load_inputs(own, at, INPUTS, EVEN, RUNS)
+            first_input = step * in_step(RUNS)
+            x_tile = load_inputs(own, first_input, INPUTS, EVEN, RUNS)
             packed = load_codes(codes, columns, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
-            i, j, k, m = a, b, c, d
+            scale, scale_2, offset, offset_2 = gate_scale, gate_scale_2, gate_offset, gate_offset_2
             if SCALED:
-                at += in_step(RUNS)
-                a, b, c, d = load_terms(scales, offsets, columns, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
-            gate = add_step(gate, packed, x_tile, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+                first_input += in_step(RUNS)
+                gate_scale, gate_scale_2, gate_offset, gate_offset_2 = load_terms(
+                    scales, offsets, columns, first_input, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS
+                )
+            gate = add_step(
+                gate, packed, x_tile, scale, scale_2, offset, offset_2, KIND, IN_GROUP, SCALED, OFFSETS, RUNS
+            )
             if GATED:
                 packed = load_codes(codes, columns + WIDTH, step * RUNS, OUTPUTS, ALL_RUNS, EVEN, RUNS)
-                i, j, k, m = e, f, g, h
+                scale, scale_2, offset, offset_2 = up_scale, up_scale_2, up_offset, up_offset_2
                 if SCALED:
-                    there = columns + WIDTH
-                    e, f, g, h = load_terms(scales, offsets, there, at, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS)
-                up = add_step(up, packed, x_tile, i, j, k, m, KIND, IN_GROUP, SCALED, OFFSETS, RUNS)
+                    up_columns = columns + WIDTH
+                    up_scale, up_scale_2, up_offset, up_offset_2 = load_terms(
+                        scales, offsets, up_columns, first_input, OUTPUTS, GROUPS, IN_GROUP, OFFSETS, RUNS
+                    )
+                up = add_step(
+                    up, packed, x_tile, scale, scale_2, offset, offset_2, KIND, IN_GROUP, SCALED, OFFSETS, RUNS
+                )
     if not SCALED:
         gate *= tl.load(scales + columns).to(tl.float32)[:, None]
         if GATED:

@@ -17,8 +17,8 @@ def place_of(WIDTH: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr) -> tu
     program = tl.program_id(0)
     first = program // (GROUP * COLUMNS) * GROUP
     group = tl.minimum(tl.num_programs(0) // COLUMNS - first, GROUP)
-    place = program % (GROUP * COLUMNS)
-    return first + place % group, place // group * TILE
+    index = program % (GROUP * COLUMNS)
+    return first + index % group, index // group * TILE
 
 
 @triton.jit

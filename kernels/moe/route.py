@@ -126,53 +126,55 @@ def _route(
     group = tl.arange(0, GROUPS_TILE)
     within = tl.arange(0, EACH_TILE)
     expert = group[:, None] * EACH + within[None, :]
-    there = (group < GROUPS)[:, None] & (within < EACH)[None, :]
+    is_expert = (group < GROUPS)[:, None] & (within < EACH)[None, :]
     lowest = float("-inf")
-    scores = tl.load(logits + token * EXPERTS + expert, mask=there, other=lowest)
+    scores = tl.load(logits + token * EXPERTS + expert, mask=is_expert, other=lowest)
     broken = scores != scores
     scores = tl.where(broken, NAN_LOGIT, scores)
     if SCORES == "softmax":
-        powers = tl.exp(scores - tl.max(scores))
-        scores = powers / tl.sum(powers)
+        exponentials = tl.exp(scores - tl.max(scores))
+        scores = exponentials / tl.sum(exponentials)
     elif SCORES == "sigmoid":
         scores = sigmoid(scores)
-    wanted = scores
+    corrected = scores
     if CORRECTED:
-        wanted += tl.load(correction + expert, mask=there, other=0.0)
-    wanted = tl.where(there, wanted, lowest)
+        corrected += tl.load(correction + expert, mask=is_expert, other=0.0)
+    corrected = tl.where(is_expert, corrected, lowest)
     if GROUPS > 1:
-        best = tl.max(wanted, 1)
+        best = tl.max(corrected, 1)
         if BEST_TWO:
-            first = tl.min(tl.where(wanted == best[:, None], within[None, :], EACH_TILE), 1)
-            best += tl.max(tl.where(within[None, :] == first[:, None], lowest, wanted), 1)
-        left = group < GROUPS
+            first = tl.min(tl.where(corrected == best[:, None], within[None, :], EACH_TILE), 1)
+            best += tl.max(tl.where(within[None, :] == first[:, None], lowest, corrected), 1)
+        groups_left = group < GROUPS
         for _ in range(GROUPS_USED):
-            place = tl.min(tl.where(left & (best == tl.max(tl.where(left, best, lowest))), group, NO_EXPERT))
-            left &= group != place
-        out = left[:, None]
-        wanted = tl.where(out, lowest, wanted)
+            best_group = tl.min(
+                tl.where(groups_left & (best == tl.max(tl.where(groups_left, best, lowest))), group, NO_EXPERT)
+            )
+            groups_left &= group != best_group
+        is_left_out = groups_left[:, None]
+        corrected = tl.where(is_left_out, lowest, corrected)
 
     lane = tl.arange(0, USED_TILE)
-    places = tl.zeros([USED_TILE], tl.int32)
-    found = tl.full([USED_TILE], lowest, tl.float32)
-    left_experts = there
+    experts = tl.zeros([USED_TILE], tl.int32)
+    used_scores = tl.full([USED_TILE], lowest, tl.float32)
+    experts_left = is_expert
     for turn in range(USED):
-        most = tl.max(tl.where(left_experts, wanted, lowest))
-        place = tl.min(tl.where(left_experts & (wanted == most), expert, NO_EXPERT))
-        score = tl.sum(tl.where(expert == place, tl.where(there, scores, 0.0), 0.0))
-        places = tl.where(lane == turn, place, places)
-        found = tl.where(lane == turn, score, found)
-        left_experts &= expert != place
+        largest = tl.max(tl.where(experts_left, corrected, lowest))
+        best_expert = tl.min(tl.where(experts_left & (corrected == largest), expert, NO_EXPERT))
+        score = tl.sum(tl.where(expert == best_expert, tl.where(is_expert, scores, 0.0), 0.0))
+        experts = tl.where(lane == turn, best_expert, experts)
+        used_scores = tl.where(lane == turn, score, used_scores)
+        experts_left &= expert != best_expert
 
     valid = lane < USED
     if SCORES == "softmax_of_used":
-        powers = tl.where(valid, tl.exp(found - tl.max(found)), 0.0)
-        found = powers / tl.sum(powers)
+        exponentials = tl.where(valid, tl.exp(used_scores - tl.max(used_scores)), 0.0)
+        used_scores = exponentials / tl.sum(exponentials)
     if NORMALIZED:
-        found = found / (tl.sum(tl.where(valid, found, 0.0)) + MIN_SHARE_SUM)
-    found = tl.where(tl.max(broken.to(tl.int32)) > 0, float("nan"), found)
-    tl.store(chosen + token * USED + lane, places, mask=valid)
-    tl.store(shares + token * USED + lane, found * scale, mask=valid)
+        used_scores = used_scores / (tl.sum(tl.where(valid, used_scores, 0.0)) + MIN_SHARE_SUM)
+    used_scores = tl.where(tl.max(broken.to(tl.int32)) > 0, float("nan"), used_scores)
+    tl.store(chosen + token * USED + lane, experts, mask=valid)
+    tl.store(shares + token * USED + lane, used_scores * scale, mask=valid)
 
 
 def reference(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -189,13 +189,13 @@ def _multiply(
         next_row_scale, next_scale = tl.load(row_scales), tl.load(scales + first_column).to(tl.float32)
         next_other = tl.load(scales + (OUTPUTS - WIDTH) + first_column).to(tl.float32)
     for step in range(0, (ALL_RUNS + RUNS - 1) // RUNS):
-        codes_there = addresses + step * RUNS * (outputs * RUN_BYTES)
-        there = step * RUNS + byte // RUN_BYTES < ALL_RUNS
+        step_codes = addresses + step * RUNS * (outputs * RUN_BYTES)
+        is_run = step * RUNS + byte // RUN_BYTES < ALL_RUNS
         if EVEN:
-            left, right = tl.load(values + step * STEP), tl.load(codes_there)
+            left, right = tl.load(values + step * STEP), tl.load(step_codes)
         else:
-            left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
-            right = tl.load(codes_there, mask=there[:, None], other=0.0)
+            left = tl.load(values + step * STEP, mask=is_run[None, :], other=0.0)
+            right = tl.load(step_codes, mask=is_run[:, None], other=0.0)
         scale, up_scale = 1.0, 1.0
         if SHARED:
             scale, up_scale = (next_row_scale * next_scale)[:, None], (next_row_scale * next_other)[:, None]
@@ -213,9 +213,9 @@ def _multiply(
         gate = add_product(gate, left, right, scale, KIND, GROUPED)
         if GATED:
             if EVEN:
-                right = tl.load(codes_there + WIDTH * RUN_BYTES)
+                right = tl.load(step_codes + WIDTH * RUN_BYTES)
             else:
-                right = tl.load(codes_there + WIDTH * RUN_BYTES, mask=there[:, None], other=0.0)
+                right = tl.load(step_codes + WIDTH * RUN_BYTES, mask=is_run[:, None], other=0.0)
             up = add_product(up, left, right, up_scale, KIND, GROUPED)
     found, gated = gate.to(tl.float32), up.to(tl.float32)
     if not GROUPED:

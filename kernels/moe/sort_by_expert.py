@@ -48,7 +48,7 @@ class Tiles:
     rows: int
 
 
-def most_tiles(pairs: int, experts: int, rows: int) -> int:
+def max_tiles(pairs: int, experts: int, rows: int) -> int:
     return (pairs + min(experts, pairs) * (rows - 1)) // rows
 
 
@@ -64,7 +64,7 @@ def sort_by_expert(chosen: Tensor, experts: int, rows: int, *, config: Config | 
     `[0, 1, 2]`.
     """
     assert chosen.dtype == torch.int32 and chosen.is_contiguous()
-    count = most_tiles(chosen.numel(), experts, rows)
+    count = max_tiles(chosen.numel(), experts, rows)
     pairs, owners = chosen.new_empty(count * rows), chosen.new_empty(count)
     many = chosen.numel() > MAX_PAIRS_AT_ONCE
     if count and config is None:
@@ -113,14 +113,14 @@ def _sort(
     begin = tl.sum(tl.where(bins < expert, needed, 0))
     end = begin + tl.sum(tl.where(bins == expert, needed, 0))
 
-    place = begin * ROWS
+    first_row = begin * ROWS
     for start in range(0, count, CHUNK):
         owner = tl.load(chosen + start + lane, mask=start + lane < count, other=EXPERTS)
-        own = (owner == expert).to(tl.int32)
-        tl.store(pairs + place + tl.cumsum(own, 0) - 1, start + lane, mask=own > 0)
-        place += tl.sum(own)
+        is_own = (owner == expert).to(tl.int32)
+        tl.store(pairs + first_row + tl.cumsum(is_own, 0) - 1, start + lane, mask=is_own > 0)
+        first_row += tl.sum(is_own)
     row = tl.arange(0, ROWS)
-    tl.store(pairs + place + row, tl.full([ROWS], -1, tl.int32), mask=place + row < end * ROWS)
+    tl.store(pairs + first_row + row, tl.full([ROWS], -1, tl.int32), mask=first_row + row < end * ROWS)
     for start in range(begin, end, CHUNK):
         tl.store(owners + start + lane, tl.zeros([CHUNK], tl.int32) + expert, mask=start + lane < end)
     if expert == EXPERTS - 1:
@@ -130,7 +130,7 @@ def _sort(
 
 def reference(chosen: Tensor, experts: int, rows: int) -> Tiles:
     """Computes the same with torch operators; pairs of unused tiles are `NO_PAIR`."""
-    count = most_tiles(chosen.numel(), experts, rows)
+    count = max_tiles(chosen.numel(), experts, rows)
     pairs, owners = chosen.new_full((count * rows,), NO_PAIR), chosen.new_full((count,), NO_PAIR)
     tile = 0
     for expert in range(experts):

@@ -78,34 +78,34 @@ def _unpack(
 ) -> None:
     width = tl.zeros([], tl.int64) + outputs
     output = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    inside = (output < outputs)[:, None]
-    mine = tl.where(output < outputs, output, 0)
+    valid = (output < outputs)[:, None]
+    row = tl.where(output < outputs, output, 0)
     target = found + output.to(tl.int64)[:, None] * inputs
     step, lane = tl.program_id(1), tl.arange(0, RUNS * RUN_BYTES)
     ZEROS: tl.constexpr = OFFSETS and offsets.dtype.element_ty == tl.int16
     if KIND == "int4" or KIND == "fp4":
-        words = load_words(codes, mine, step * RUNS, width, runs, RUNS)
+        words = load_words(codes, row, step * RUNS, width, runs, RUNS)
         first = step * inputs_of_step(RUNS)
         for plane in tl.static_range(4):
-            offset = load_term(offsets, mine, first, width, groups, GROUP, plane, EVEN)
+            offset = load_term(offsets, row, first, width, groups, GROUP, plane, EVEN)
             weight = plane_values(words, offset, tl.zeros([1], tl.float32), plane, KIND, ZEROS)
-            weight *= load_term(scales, mine, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
+            weight *= load_term(scales, row, first, width, groups, GROUP, plane, EVEN).to(tl.float32)[:, None]
             if OFFSETS and not ZEROS:
                 weight += offset.to(tl.float32)[:, None]
-            place = (first + lane // 32 * 128 + plane * 32 + lane % 32)[None, :]
-            tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
+            column = (first + lane // 32 * 128 + plane * 32 + lane % 32)[None, :]
+            tl.store(target + column, weight.to(found.dtype.element_ty), mask=valid & (column < inputs))
     else:
         first = step * in_step(RUNS)
-        scale, other_scale = load_pair(scales, mine, first, width, groups, GROUP, RUNS)
+        scale, other_scale = load_pair(scales, row, first, width, groups, GROUP, RUNS)
         offset, other_offset = scale, other_scale
         if OFFSETS:
-            offset, other_offset = load_pair(offsets, mine, first, width, groups, GROUP, RUNS)
-        tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
+            offset, other_offset = load_pair(offsets, row, first, width, groups, GROUP, RUNS)
+        tile = load_codes(codes, row, step * RUNS, width, runs, EVEN, RUNS)
         half = lane[None, :] < RUNS * RUN_BYTES // 2
         both = tl.where(half, scale[:, None], other_scale[:, None])
         weight = scaled(tile, both, tl.where(half, offset[:, None], other_offset[:, None]), KIND, True, OFFSETS)
-        place = (first + lane)[None, :]
-        tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
+        column = (first + lane)[None, :]
+        tl.store(target + column, weight.to(found.dtype.element_ty), mask=valid & (column < inputs))
 
 
 def reference(weight: PackedWeight, dtype: torch.dtype) -> Tensor:

@@ -48,9 +48,9 @@ def loads_ahead(rows: int, device: torch.device) -> bool:
 
 
 @triton.constexpr_function
-def bit_moves(kind: str, plane: int, place: int) -> list[tuple[int, int]]:
-    """Returns shifts to the left and masks that move a plane's codes to `place`, and the sign of fp4 to bit 15."""
-    targets = [place, place + 1, place + 2, place + 3 if kind == "int4" else 15]
+def bit_moves(kind: str, plane: int, bit: int) -> list[tuple[int, int]]:
+    """Returns shifts to the left and masks that move a plane's codes to `bit`, and the sign of fp4 to bit 15."""
+    targets = [bit, bit + 1, bit + 2, bit + 3 if kind == "int4" else 15]
     masks: dict[int, int] = {}
     for source, target in zip(CODE_BITS[kind][plane], targets, strict=True):
         masks[target - source] = masks.get(target - source, 0) | 1 << target
@@ -64,13 +64,13 @@ def conversion(kind: str, plane: int, short: bool, zeros: bool = False) -> str:
     With `zeros`, a second argument has the numbers of -(2^10 + zero) in fp16, or of -(2^7 + zero) in bf16.
     """
     if kind == "int4":
-        place, start = 0, 0x64006400 if short else 0x43004300
+        bit, start = 0, 0x64006400 if short else 0x43004300
         factor, term = (0x3C003C00, 0xE408E408) if short else (0x3F803F80, 0xC308C308)
     else:
-        place, start = 9 if short else 6, 0
+        bit, start = 9 if short else 6, 0
         factor, term = 0x74007400 if short else 0x7E807E80, 0x80008000
     made, last = f"mov.b32 a, {start:#x};", "$2" if zeros else f"{term:#x}"
-    for left, mask in bit_moves(kind, plane, place):
+    for left, mask in bit_moves(kind, plane, bit):
         made += f"{'shl' if left >= 0 else 'shr'}.b32 b, $1, {abs(left)}; lop3.b32 a, b, {mask * 0x10001:#x}, a, 0xea;"
     made += f"mov.b32 b, {factor:#x}; mov.b32 c, {last}; fma.rn.{'f16x2' if short else 'bf16x2'} $0, a, b, c;"
     return "{.reg .b32 a, b, c;" + made + "}"
@@ -95,18 +95,18 @@ def plane_values(
     else:
         bits = words.to(tl.int32)
         if KIND == "int4":
-            found = (((bits >> (4 * PLANE)) & 15) | 0x4B000000).to(tl.float32, bitcast=True)
+            values = (((bits >> (4 * PLANE)) & 15) | 0x4B000000).to(tl.float32, bitcast=True)
             if ZEROS:
-                found -= (offset.to(tl.float32) + INT4_OFFSET)[:, None]
+                values -= (offset.to(tl.float32) + INT4_OFFSET)[:, None]
             else:
-                found -= INT4_OFFSET + INT4_ZERO
+                values -= INT4_OFFSET + INT4_ZERO
         else:
             if PLANE < 3:
                 code = (bits << (16 + 3 * PLANE)) & -0x7E400000
             else:
                 code = ((bits << 17) & -0x80000000) | ((bits << 12) & 0x00C00000) | ((bits << 11) & 0x01000000)
-            found = code.to(tl.float32, bitcast=True) * FP4_FACTOR
-        return found.to(like.dtype)
+            values = code.to(tl.float32, bitcast=True) * FP4_FACTOR
+        return values.to(like.dtype)
 
 
 @triton.constexpr_function
@@ -143,12 +143,12 @@ def load_plane(
     `x` `[ROWS]` points to the first input of rows.
     """
     word = tl.arange(0, RUNS * WORDS)
-    place = first + word // 32 * 128 + PLANE * 32 + word % 32
-    addresses = x[None, :] + place[:, None]
+    column = first + word // 32 * 128 + PLANE * 32 + word % 32
+    addresses = x[None, :] + column[:, None]
     if EVEN:
         return tl.load(addresses)
     else:
-        return tl.load(addresses, mask=(place < inputs)[:, None], other=0.0)
+        return tl.load(addresses, mask=(column < inputs)[:, None], other=0.0)
 
 
 @triton.jit
@@ -274,7 +274,7 @@ def products(
     AHEAD: tl.constexpr,
     TWO: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Multiplies rows by the outputs `mine` and, if there are `TWO` products, by the `other` outputs; both `[TILE]`.
+    """Multiplies rows by the outputs `columns` and, if `TWO`, by `other_columns`, both `[TILE]`.
 
     `x` `[ROWS]` points to the first input of rows; steps are `first` to `end - 1`. Without scales the sums are of
     codes. Scales are loaded a step ahead if `AHEAD` (`loads_ahead`).
@@ -282,30 +282,32 @@ def products(
     STEP: tl.constexpr = inputs_of_step(RUNS)
     total = tl.zeros([columns.shape[0], x.shape[0]], tl.float32)
     total_other = total
-    a = load_terms(scales, columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
-    b, c, d = a, a, a
+    next_scale = load_terms(scales, columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+    next_offset, next_other_scale, next_other_offset = next_scale, next_scale, next_scale
     if OFFSETS:
-        b = load_terms(offsets, columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+        next_offset = load_terms(offsets, columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
     if TWO:
-        c = load_terms(scales, other_columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+        next_other_scale = load_terms(scales, other_columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
         if OFFSETS:
-            d = load_terms(offsets, other_columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
+            next_other_offset = load_terms(offsets, other_columns, first * STEP, outputs, groups, GROUP, EVEN, RUNS)
     for step in range(first, end):
         first_input = step * STEP
         words = load_words(codes, columns, step * RUNS, outputs, runs, RUNS)
         planes = load_planes(x, first_input, inputs, EVEN, RUNS)
-        scale, offset, other_scale, other_offset = a, b, c, d
+        scale, offset, other_scale, other_offset = next_scale, next_offset, next_other_scale, next_other_offset
         if SCALED:
             next_input = tl.minimum(step + 1, end - 1) * STEP if AHEAD else first_input
-            a = load_terms(scales, columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
+            next_scale = load_terms(scales, columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
             if OFFSETS:
-                b = load_terms(offsets, columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
+                next_offset = load_terms(offsets, columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
             if TWO:
-                c = load_terms(scales, other_columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
+                next_other_scale = load_terms(scales, other_columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
                 if OFFSETS:
-                    d = load_terms(offsets, other_columns, next_input, outputs, groups, GROUP, EVEN, RUNS)
+                    next_other_offset = load_terms(
+                        offsets, other_columns, next_input, outputs, groups, GROUP, EVEN, RUNS
+                    )
             if not AHEAD:
-                scale, offset, other_scale, other_offset = a, b, c, d
+                scale, offset, other_scale, other_offset = next_scale, next_offset, next_other_scale, next_other_offset
         total = add_planes(total, words, planes, scale, offset, KIND, GROUP, SCALED, OFFSETS, RUNS)
         if TWO:
             words = load_words(codes, other_columns, step * RUNS, outputs, runs, RUNS)

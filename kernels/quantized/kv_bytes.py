@@ -38,28 +38,28 @@ def views_of(pool: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def dequantized(found: tl.tensor, like: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
-    """Dequantizes uint8 `found`, without scale and unit, to the dtype of `like`, which is exact."""
+def dequantized(stored: tl.tensor, like: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
+    """Dequantizes uint8 `stored`, without scale and unit, to the dtype of `like`, which is exact."""
     if FORMAT == INT8_FORMAT:
-        return found.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
-    return halves_by_bits(found, FORMAT).to(like.dtype)
+        return stored.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
+    return halves_by_bits(stored, FORMAT).to(like.dtype)
 
 
 @triton.jit
-def halves_by_bits(found: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
+def halves_by_bits(stored: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Converts uint8 to fp16, without scale and unit."""
     if FORMAT == INT8_FORMAT:
-        return found.to(tl.int8, bitcast=True).to(tl.float16)
-    wide = found.to(tl.uint16)
+        return stored.to(tl.int8, bitcast=True).to(tl.float16)
+    wide = stored.to(tl.uint16)
     half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
     return half.to(tl.float16, bitcast=True)
 
 
 @triton.jit
-def scales_at(place: tl.tensor, there: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
-    """Returns fp32 scales times the format's unit; 0 outside of `there`."""
+def scales_at(addresses: tl.tensor, valid: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
+    """Returns fp32 scales times the format's unit; 0 outside of `valid`."""
     UNIT: tl.constexpr = 1.0 if FORMAT == INT8_FORMAT else 256.0
-    return tl.load(place, mask=there, other=0.0).to(tl.float32) * UNIT
+    return tl.load(addresses, mask=valid, other=0.0).to(tl.float32) * UNIT
 
 
 @triton.jit

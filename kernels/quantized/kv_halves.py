@@ -137,8 +137,8 @@ def scaled_queries(queries: tl.tensor, FORMAT: tl.constexpr) -> tuple[tl.tensor,
 
 @triton.jit
 def scales_of_tile(
-    place: tl.tensor,  # [TILE] where the keys' scales are
-    known: tl.tensor,  # [TILE] whether there are any
+    key_scales: tl.tensor,  # [TILE] addresses of the keys' scales
+    valid: tl.tensor,  # [TILE] which of them are read
     key_unit: tl.tensor,
     FORMAT: tl.constexpr,
     TO_VALUES: tl.constexpr,  # from a key's scale to its value's
@@ -146,13 +146,13 @@ def scales_of_tile(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Returns keys' scales times `key_unit`, base 2 logarithms of values' scales, and the inverses of these scales."""
     of_value = tl.arange(0, COPIES)[None, :] == 1
-    addresses = place[:, None] + tl.where(of_value, TO_VALUES, 0)
-    found = tl.load(addresses, mask=known[:, None], other=1.0).to(tl.float32)
-    logs = log2(found * unit_of(FORMAT))
+    addresses = key_scales[:, None] + tl.where(of_value, TO_VALUES, 0)
+    scales = tl.load(addresses, mask=valid[:, None], other=1.0).to(tl.float32)
+    logs = log2(scales * unit_of(FORMAT))
     logs = tl.where(logs < LOWEST_LOG, LOWEST_LOG, logs)  # NaN stays
     logs = tl.sum(tl.where(of_value, logs, 0.0), 1)
     first = tl.arange(0, COPIES)[None, :] == 0
-    return tl.sum(tl.where(first, found * key_unit, 0.0), 1), logs, tl.exp2(-logs)
+    return tl.sum(tl.where(first, scales * key_unit, 0.0), 1), logs, tl.exp2(-logs)
 
 
 @triton.jit

@@ -103,9 +103,9 @@ class PackedWeight:
         """Returns the inputs of a group for the kernels: with a single group, more than any step has."""
         return self.group if self.scales.shape[-2] > 1 else SINGLE_GROUP_INPUTS
 
-    def runs_of_step(self, most: int) -> int:
-        """Returns the runs of a step: at most `most`, a power of two, so that its inputs belong to one group."""
-        runs = most
+    def runs_of_step(self, max_runs: int) -> int:
+        """Returns the runs of a step: at most `max_runs`, a power of two, so that its inputs belong to one group."""
+        runs = max_runs
         while self.even_group % (runs * self.in_run) and runs > 1:
             runs //= 2
         return runs

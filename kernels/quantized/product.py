@@ -250,18 +250,20 @@ def _multiply(
         )
     else:
         total = tl.zeros([TILE, ROWS], tl.float32)
-        scale, a, b, c = load_terms(
+        next_scale, next_scale_2, next_offset, next_offset_2 = load_terms(
             scales, offsets, columns, first * in_step(RUNS), width, groups, GROUP, OFFSETS, RUNS
         )
         for step in range(first, end):
             tile = load_codes(codes, columns, step * RUNS, width, runs, EVEN, RUNS)
-            at = step * in_step(RUNS)
-            x_tile = load_inputs(x_rows, at, inputs, EVEN, RUNS)
-            step_scale, d, e, f = scale, a, b, c
+            first_input = step * in_step(RUNS)
+            x_tile = load_inputs(x_rows, first_input, inputs, EVEN, RUNS)
+            scale, scale_2, offset, offset_2 = next_scale, next_scale_2, next_offset, next_offset_2
             if SCALED:
-                at += in_step(RUNS)
-                scale, a, b, c = load_terms(scales, offsets, columns, at, width, groups, GROUP, OFFSETS, RUNS)
-            total = add_step(total, tile, x_tile, step_scale, d, e, f, KIND, GROUP, SCALED, OFFSETS, RUNS)
+                first_input += in_step(RUNS)
+                next_scale, next_scale_2, next_offset, next_offset_2 = load_terms(
+                    scales, offsets, columns, first_input, width, groups, GROUP, OFFSETS, RUNS
+                )
+            total = add_step(total, tile, x_tile, scale, scale_2, offset, offset_2, KIND, GROUP, SCALED, OFFSETS, RUNS)
 
     if not SCALED and not SPLIT:
         total *= tl.load(scales + columns).to(tl.float32)[:, None]

@@ -176,9 +176,9 @@ def _multiply(
         if EVEN:
             left, right = tl.load(values + step * STEP), tl.load(addresses)
         else:
-            there = step * RUNS + byte // RUN_BYTES < runs
-            left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
-            right = tl.load(addresses, mask=there[:, None], other=0.0)
+            is_run = step * RUNS + byte // RUN_BYTES < runs
+            left = tl.load(values + step * STEP, mask=is_run[None, :], other=0.0)
+            right = tl.load(addresses, mask=is_run[:, None], other=0.0)
         if SHARED:
             factor = next_row_scale * next_scale
             group = tl.minimum((step + 1) * STEP, (runs - 1) * RUN_BYTES) // GROUP

@@ -1,6 +1,6 @@
 """Quantizes rows to int8 or fp8 (e4m3) for products with 8-bit weights.
 
-    scales[g, r] = max |x[r, i]| / most    over the inputs i of group g; most = 127 of int8, 448 of fp8
+    scales[g, r] = max |x[r, i]| / largest    over the inputs i of group g; largest = 127 of int8, 448 of fp8
     values[r, i] = x[r, i] / scales[g, r], rounded to the nearest
 
 Nothing is clipped. A group is all inputs, or 128 of them where weights have scales for 128 inputs (DeepSeek-AI, 2024,

@@ -55,21 +55,21 @@ def _forbid_tokens(
     TILE: tl.constexpr,
 ) -> None:
     entry = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    there = entry < count
-    row = tl.load(entries + entry, mask=there, other=0).to(tl.int64)
-    token = tl.load(entries + count + entry, mask=there, other=0)
-    newest = tl.load(entries + 2 * count + entry, mask=there, other=-1)
-    wanted = tl.load(entries + 3 * count + entry, mask=there, other=0)
-    holds = there & ((newest < 0) | (tl.load(sampled + newest, mask=newest >= 0, other=-1) == wanted))
-    place = logits + row * vocab + token
-    x = tl.load(place, mask=holds, other=0.0)
-    tl.store(place, tl.zeros_like(x) + forbidden, mask=holds & (tl.abs(x) < float("inf")))
+    valid = entry < count
+    row = tl.load(entries + entry, mask=valid, other=0).to(tl.int64)
+    token = tl.load(entries + count + entry, mask=valid, other=0)
+    index = tl.load(entries + 2 * count + entry, mask=valid, other=-1)
+    expected = tl.load(entries + 3 * count + entry, mask=valid, other=0)
+    holds = valid & ((index < 0) | (tl.load(sampled + index, mask=index >= 0, other=-1) == expected))
+    address = logits + row * vocab + token
+    x = tl.load(address, mask=holds, other=0.0)
+    tl.store(address, tl.zeros_like(x) + forbidden, mask=holds & (tl.abs(x) < float("inf")))
 
 
 def reference(logits: Tensor, entries: Tensor, sampled: Tensor, forbidden: float) -> None:
     """Does the same with torch operators."""
-    rows, tokens, newest, wanted = entries.long()
-    holds = (newest < 0) | (sampled[newest.clamp(min=0)] == wanted)
+    rows, tokens, index, expected = entries.long()
+    holds = (index < 0) | (sampled[index.clamp(min=0)] == expected)
     rows, tokens = rows[holds], tokens[holds]
     x = logits[rows, tokens]
     logits[rows, tokens] = torch.where(x.isfinite(), forbidden, x)

@@ -74,31 +74,31 @@ def _penalize(
 ) -> None:
     text = tl.program_id(0)
     ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    there = ids < vocab
+    valid = ids < vocab
     row = logits + tl.load(texts + text).to(tl.int64) * vocab
-    own = counts + tl.load(texts + count + text).to(tl.int64) * vocab
+    row_counts = counts + tl.load(texts + count + text).to(tl.int64) * vocab
     newest = tl.load(texts + 2 * count + text)
-    seen = tl.load(own + ids, mask=there, other=0)
+    stored = tl.load(row_counts + ids, mask=valid, other=0)
     if newest >= 0:
-        found = there & (ids == tl.load(sampled + newest))
-        seen = tl.where(found, seen + 2, seen)
-        tl.store(own + ids, seen, mask=found)
-    x = tl.load(row + ids, mask=there & (seen > 0), other=0.0)
+        found = valid & (ids == tl.load(sampled + newest))
+        stored = tl.where(found, stored + 2, stored)
+        tl.store(row_counts + ids, stored, mask=found)
+    x = tl.load(row + ids, mask=valid & (stored > 0), other=0.0)
     repetition = tl.load(penalties + text)
     frequency, presence = tl.load(penalties + count + text), tl.load(penalties + 2 * count + text)
     x = tl.where(x > 0, tl.div_rn(x, tl.zeros_like(x) + repetition), x * repetition)
-    x = x - (seen >> 1).to(tl.float32) * frequency
-    x = x - tl.where(seen > 1, presence, 0.0)
-    tl.store(row + ids, x, mask=there & (seen > 0))
+    x = x - (stored >> 1).to(tl.float32) * frequency
+    x = x - tl.where(stored > 1, presence, 0.0)
+    tl.store(row + ids, x, mask=valid & (stored > 0))
 
 
 def reference(logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
     """Does the same with torch operators."""
-    rows, own, newest = texts.long()
-    places = own * counts.shape[1] + sampled[newest.clamp(min=0)]
-    counts.view(-1).index_add_(0, places, torch.where(newest >= 0, 2, 0).int())
+    rows, count_rows, newest = texts.long()
+    indices = count_rows * counts.shape[1] + sampled[newest.clamp(min=0)]
+    counts.view(-1).index_add_(0, indices, torch.where(newest >= 0, 2, 0).int())
     repetition, frequency, presence = penalties[:, :, None]
-    x, seen = logits[rows], counts[own]
+    x, stored = logits[rows], counts[count_rows]
     changed = torch.where(x > 0, x / repetition, x * repetition)
-    changed = changed - (seen // 2) * frequency - torch.where(seen > 1, presence, 0.0)
-    logits[rows] = torch.where(seen > 0, changed, x)
+    changed = changed - (stored // 2) * frequency - torch.where(stored > 1, presence, 0.0)
+    logits[rows] = torch.where(stored > 0, changed, x)

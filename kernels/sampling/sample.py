@@ -145,18 +145,18 @@ def _draw(
     bad = tl.zeros([TILE], tl.int1)
     for begin in range(first, end, TILE):
         ids = begin + tl.arange(0, TILE)
-        there = ids < end
-        score = tl.load(row + ids, mask=there, other=0.0).to(tl.float32)
+        valid = ids < end
+        score = tl.load(row + ids, mask=valid, other=0.0).to(tl.float32)
         bad = bad | ~(tl.abs(score) < float("inf"))
         if temperature > 0:
             score = tl.div_rn(score, temperature)
-            there = there & (score >= floor)
+            valid = valid & (score >= floor)
             if floors is not None:
-                if tl.max(there.to(tl.int32), 0) > 0:  # often there are none, and noise is expensive
+                if tl.max(valid.to(tl.int32), 0) > 0:  # often there are none, and noise is expensive
                     score += _noise(ids, low, high)
             else:
                 score += _noise(ids, low, high)
-        better = there & (score > best)
+        better = valid & (score > best)
         best = tl.where(better, score, best)
         best_id = tl.where(better, ids, best_id)
     score = tl.max(best, 0)
@@ -180,13 +180,13 @@ def _best(scores: tl.tensor, ids: tl.tensor, parts: tl.tensor, tokens: tl.tensor
 def reference(logits: Tensor, settings: SampleSettings, keys: Tensor, *, filtered: bool) -> tuple[Tensor, Tensor]:
     """Computes the same with torch operators, on all of a sample's scores at once."""
     vocab, random = logits.shape[1], (settings.temperature > 0)[:, None]
-    own = logits[settings.rows].float()
-    scaled = torch.where(random, own / settings.temperature[:, None], own)
-    scores = torch.where(random, scaled + reference_noise(keys, vocab), own)
+    unscaled = logits[settings.rows].float()
+    scaled = torch.where(random, unscaled / settings.temperature[:, None], unscaled)
+    scores = torch.where(random, scaled + reference_noise(keys, vocab), unscaled)
     if filtered:
         floor = filters.reference(logits, settings)
         scores = scores.masked_fill(scaled < floor[:, None], -torch.inf)
-    finite = own.isfinite().all(-1)
+    finite = unscaled.isfinite().all(-1)
     return scores.argmax(-1).masked_fill(~finite, 0), finite
 
 

@@ -137,8 +137,8 @@ def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor
     """Finds the next digit, the smallest with a sum of larger digits below the limit; returns (order, that sum)."""
     order = tl.load(states + sample * 2)
     above = tl.load(states + sample * 2 + 1)
-    own = tl.load(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES))
-    larger = above + tl.sum(own, 0) - tl.cumsum(own, 0)
+    digit_sums = tl.load(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES))
+    larger = above + tl.sum(digit_sums, 0) - tl.cumsum(digit_sums, 0)
     passes = larger.to(tl.float64) < limit
     digit = DIGIT_VALUES - tl.sum(passes.to(tl.int64), 0)
     return order + (digit << shift), tl.max(tl.where(passes, larger, above), 0)
@@ -206,26 +206,26 @@ def _tops(
         top = tl.full([TILE], -float("inf"), tl.float32)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
-            own = tl.load(row + ids, mask=ids < end, other=0.0).to(tl.float32)
-            top = tl.where(ids < end, tl.maximum(top, own), top)
+            x = tl.load(row + ids, mask=ids < end, other=0.0).to(tl.float32)
+            top = tl.where(ids < end, tl.maximum(top, x), top)
         tl.store(tops + sample * parts + part, tl.max(top, 0))
         if part == 0:
             for index in range(ROUNDS):
-                own = sums + (index * tl.num_programs(0) + sample) * DIGIT_VALUES
-                tl.store(own + tl.arange(0, DIGIT_VALUES), tl.zeros([DIGIT_VALUES], tl.int64))
+                cleared = sums + (index * tl.num_programs(0) + sample) * DIGIT_VALUES
+                tl.store(cleared + tl.arange(0, DIGIT_VALUES), tl.zeros([DIGIT_VALUES], tl.int64))
 
 
 @triton.jit
-def _digits(logits: tl.tensor, there: tl.tensor, order: tl.tensor, shift: tl.tensor) -> tl.tensor:
+def _digits(logits: tl.tensor, valid: tl.tensor, order: tl.tensor, shift: tl.tensor) -> tl.tensor:
     """Returns, in int32, the digit at `shift` of logits with the higher digits of `order`; DIGITS for other logits."""
     found = (_order(logits) ^ order.to(tl.uint32)) >> shift
-    return tl.where(there & (found < DIGIT_VALUES), found, DIGIT_VALUES).to(tl.int32)
+    return tl.where(valid & (found < DIGIT_VALUES), found, DIGIT_VALUES).to(tl.int32)
 
 
 @triton.jit
 def _counts(digits: tl.tensor) -> tl.tensor:
-    mine = digits[:, None] == tl.arange(0, DIGIT_VALUES)[None, :]
-    return tl.sum(mine.to(tl.int32), 0)
+    equal = digits[:, None] == tl.arange(0, DIGIT_VALUES)[None, :]
+    return tl.sum(equal.to(tl.int32), 0)
 
 
 @triton.jit
@@ -237,13 +237,13 @@ def _masses(digits: tl.tensor, shares: tl.tensor) -> tl.tensor:
     """
     packed = shares * 32 + digits.to(tl.int64)
     packed = packed[:, None]
-    mine = (packed & 31) == tl.arange(0, DIGIT_VALUES)[None, :]
-    return tl.sum(tl.where(mine, packed >> 5, 0), 0)
+    equal = (packed & 31) == tl.arange(0, DIGIT_VALUES)[None, :]
+    return tl.sum(tl.where(equal, packed >> 5, 0), 0)
 
 
 @triton.jit
-def _add(sums: tl.tensor, own: tl.tensor, sample: tl.tensor) -> None:
-    tl.atomic_add(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES), own, mask=own > 0, sem="relaxed")
+def _add(sums: tl.tensor, addends: tl.tensor, sample: tl.tensor) -> None:
+    tl.atomic_add(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES), addends, mask=addends > 0, sem="relaxed")
 
 
 @launched_directly
@@ -274,8 +274,8 @@ def _count(
         counts = tl.zeros([DIGIT_VALUES], tl.int32)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
-            own = tl.load(row + ids, mask=ids < end, other=0.0)
-            digits = _digits(own, ids < end, order, shift)
+            x = tl.load(row + ids, mask=ids < end, other=0.0)
+            digits = _digits(x, ids < end, order, shift)
             if tl.min(digits, 0) < DIGIT_VALUES:
                 counts += _counts(digits)
         _add(sums, counts.to(tl.int64), sample)
@@ -322,10 +322,10 @@ def _weigh(
         masses = tl.zeros([DIGIT_VALUES], tl.int64)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
-            own = tl.load(row + ids, mask=ids < end, other=0.0)
-            digits = _digits(own, (ids < end) & (_order(own) > kth.to(tl.uint32)), order, shift)
+            x = tl.load(row + ids, mask=ids < end, other=0.0)
+            digits = _digits(x, (ids < end) & (_order(x) > kth.to(tl.uint32)), order, shift)
             if tl.min(digits, 0) < DIGIT_VALUES:
-                masses += _masses(digits, _share(own.to(tl.float32), temperature, top))
+                masses += _masses(digits, _share(x.to(tl.float32), temperature, top))
         _add(sums, masses, sample)
 
 

@@ -56,14 +56,14 @@ def _token_mask(
     forbidden: tl.tensor,
     WORDS: tl.constexpr,
 ) -> None:
-    place = tl.program_id(0).to(tl.int64)
+    index = tl.program_id(0).to(tl.int64)
     word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
-    own = tl.load(bits + place * words + word, mask=word < words, other=-1)
+    allowed = tl.load(bits + index * words + word, mask=word < words, other=-1)
     ids = word[:, None] * TOKENS_PER_WORD + tl.arange(0, TOKENS_PER_WORD)[None, :]
-    left_out = (((own[:, None] >> tl.arange(0, TOKENS_PER_WORD)[None, :]) & 1) == 0) & (ids < vocab)
-    row = logits + tl.load(rows + place).to(tl.int64) * vocab
-    x = tl.load(row + ids, mask=left_out, other=0.0)
-    tl.store(row + ids, tl.zeros_like(x) + forbidden, mask=left_out & (tl.abs(x) < float("inf")))
+    masked = (((allowed[:, None] >> tl.arange(0, TOKENS_PER_WORD)[None, :]) & 1) == 0) & (ids < vocab)
+    row = logits + tl.load(rows + index).to(tl.int64) * vocab
+    x = tl.load(row + ids, mask=masked, other=0.0)
+    tl.store(row + ids, tl.zeros_like(x) + forbidden, mask=masked & (tl.abs(x) < float("inf")))
 
 
 def reference(logits: Tensor, rows: Tensor, bits: Tensor, forbidden: float) -> None:

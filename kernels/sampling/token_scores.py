@@ -26,7 +26,7 @@ CANDIDATE_CONFIGS = (
 )
 """The first is the default."""
 
-MOST_TOP: tl.constexpr = tl.constexpr(20)
+MAX_TOP: tl.constexpr = tl.constexpr(20)
 """Maximum number of most likely tokens of a row."""
 
 LEAST_LOGPROB: tl.constexpr = tl.constexpr(-9999.0)
@@ -50,7 +50,7 @@ def token_scores(logits: Tensor, rows: Tensor, tokens: Tensor, top: int, *, conf
         logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
         rows: `[tokens]` int64, each token's row.
         tokens: `[tokens]` int64, ids.
-        top: at most `MOST_TOP`, and `vocab`.
+        top: at most `MAX_TOP`, and `vocab`.
 
     Returns int32 `[tokens, 2 + 2 x top]`: the bits of the log-probability (fp32), the rank, the ids of the likeliest
     tokens, and the bits of their log-probabilities. Where the row is not finite, the first is NaN, the others anything.
@@ -58,18 +58,18 @@ def token_scores(logits: Tensor, rows: Tensor, tokens: Tensor, top: int, *, conf
     Example: two tokens of row 0, with five alternatives each: logits `[1, 128256]`, rows `[0, 0]`, tokens `[17, 4]`.
     """
     count, vocab = len(tokens), logits.shape[1]
-    assert logits.stride(1) == 1 and 0 <= top <= min(MOST_TOP.value, vocab)
+    assert logits.stride(1) == 1 and 0 <= top <= min(MAX_TOP.value, vocab)
     assert rows.dtype == tokens.dtype == torch.int64 and rows.is_contiguous() and tokens.is_contiguous()
     device = logits.device
     config = config or tuned("token_scores", str(logits.dtype).removeprefix("torch."), device, CANDIDATE_CONFIGS[0])
     parts = tile_count(vocab, config.tiles["TILE"])
     largest, sums = (torch.empty((count, parts), dtype=torch.float32, device=device) for _ in range(2))
     above = torch.empty((count, parts), dtype=torch.int32, device=device)
-    keys = torch.empty((count, MOST_TOP.value, parts), dtype=torch.int64, device=device)
+    keys = torch.empty((count, MAX_TOP.value, parts), dtype=torch.int64, device=device)
     words = torch.empty((count, 2 + 2 * top), dtype=torch.int32, device=device)
     row = (logits, logits.stride(0), rows, tokens)
     _tiles[(count, parts)](*row, vocab, top, largest, sums, above, keys, **config.options())
-    rooms = {"PARTS": power_of_two(parts), "KEYS": power_of_two(MOST_TOP.value * parts)}
+    rooms = {"PARTS": power_of_two(parts), "KEYS": power_of_two(MAX_TOP.value * parts)}
     _join[(count,)](*row, top, parts, largest, sums, above, keys, words, **rooms)
     return words
 
@@ -99,20 +99,20 @@ def _tiles(
     row = logits + tl.load(rows + token) * stride
     ids = part * TILE + tl.arange(0, TILE)
     x = tl.load(row + ids, mask=ids < vocab, other=0.0).to(tl.float32)
-    own = tl.load(row + tl.load(tokens + token)).to(tl.float32)
+    token_logit = tl.load(row + tl.load(tokens + token)).to(tl.float32)
     finite = tl.abs(x) < float("inf")
-    bad = tl.max((~finite).to(tl.int32), 0) > 0
+    not_finite = tl.max((~finite).to(tl.int32), 0) > 0
     x = tl.where(finite & (ids < vocab), x, NO_LOGIT)
     largest = tl.max(x, 0)
-    at = token * parts + part
-    tl.store(largests + at, largest)
-    tl.store(sums + at, tl.sum(tl.exp(x - largest), 0))
-    tl.store(aboves + at, tl.where(bad, -1, tl.sum((x > own).to(tl.int32), 0)))
+    offset = token * parts + part
+    tl.store(largests + offset, largest)
+    tl.store(sums + offset, tl.sum(tl.exp(x - largest), 0))
+    tl.store(aboves + offset, tl.where(not_finite, -1, tl.sum((x > token_logit).to(tl.int32), 0)))
     rising = _rising(tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True))  # -0 is 0
     key = (rising.to(tl.int64) << 32) + (0x7FFFFFFF - ids).to(tl.int64)
     for rank in range(top):
         best = tl.max(key, 0)
-        tl.store(keys + (token * MOST_TOP + rank) * parts + part, best)
+        tl.store(keys + (token * MAX_TOP + rank) * parts + part, best)
         key = tl.where(key == best, NO_KEY, key)
 
 
@@ -139,19 +139,19 @@ def _join(
     PARTS: tl.constexpr,
     KEYS: tl.constexpr,
 ) -> None:
-    token, part, place = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS), tl.arange(0, KEYS)
-    at, there = token * parts + part, part < parts
-    tops = tl.load(largests + at, mask=there, other=NO_LOGIT)
+    token, part, index = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS), tl.arange(0, KEYS)
+    offset, valid = token * parts + part, part < parts
+    tops = tl.load(largests + offset, mask=valid, other=NO_LOGIT)
     largest = tl.max(tops, 0)
-    shares = tl.load(sums + at, mask=there, other=0.0) * tl.exp(tops - largest)
+    shares = tl.load(sums + offset, mask=valid, other=0.0) * tl.exp(tops - largest)
     log_sum = tl.log(tl.sum(shares, 0).to(tl.float64))
-    own = tl.load(logits + tl.load(rows + token) * stride + tl.load(tokens + token)).to(tl.float32)
+    token_logit = tl.load(logits + tl.load(rows + token) * stride + tl.load(tokens + token)).to(tl.float32)
     words += token * (2 + 2 * top)
-    above = tl.load(aboves + at, mask=there, other=0)
-    bad = tl.min(above, 0) < 0
-    tl.store(words, tl.where(bad, NAN_BITS, _bits(tl.where(bad, 0.0, own), largest, log_sum)))
+    above = tl.load(aboves + offset, mask=valid, other=0)
+    not_finite = tl.min(above, 0) < 0
+    tl.store(words, tl.where(not_finite, NAN_BITS, _bits(tl.where(not_finite, 0.0, token_logit), largest, log_sum)))
     tl.store(words + 1, tl.sum(above, 0) + 1)
-    key = tl.load(keys + token * MOST_TOP * parts + place, mask=place < top * parts, other=NO_KEY)
+    key = tl.load(keys + token * MAX_TOP * parts + index, mask=index < top * parts, other=NO_KEY)
     for rank in range(top):
         best = tl.max(key, 0)
         value = _rising((best >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
@@ -162,10 +162,10 @@ def _join(
 
 def reference(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
     """Computes the same with torch operators: a stable sort leaves equal logits in the order of their ids."""
-    x, own = logits[rows].float(), tokens[:, None]
+    x, columns = logits[rows].float(), tokens[:, None]
     ordered = (x + 0.0).sort(dim=-1, descending=True, stable=True)
-    values = torch.cat((x.gather(1, own), ordered.values[:, :top]), 1).double()
+    values = torch.cat((x.gather(1, columns), ordered.values[:, :top]), 1).double()
     logprobs = (values - x.double().logsumexp(-1, keepdim=True)).clamp(min=LEAST_LOGPROB.value)
-    ranks = (x > x.gather(1, own)).sum(-1, keepdim=True) + 1
+    ranks = (x > x.gather(1, columns)).sum(-1, keepdim=True) + 1
     bits = logprobs.float().view(torch.int32)
     return torch.cat((bits[:, :1], ranks.int(), ordered.indices[:, :top].int(), bits[:, 1:]), 1)

@@ -209,7 +209,7 @@ def test_batches_of_moves_have_the_effect_of_one_after_the_other(seed: int, devi
     moves = [BlockMove("copy", 0, choice.randrange(8), choice.randrange(1, 8)) for _ in range(24)]
     for move in moves:
         expected[:, move.target] = expected[:, move.source]
-    for batch in batches(moves, most=6):
+    for batch in batches(moves, max_moves=6):
         sources, targets = ([getattr(move, end) for move in batch] for end in ("source", "target"))
         copy(pool, numbers(*sources, device=device), numbers(*targets, device=device))
     assert torch.equal(pool, expected)

@@ -10,7 +10,7 @@ from kernels.moe.sort_by_expert import (
     MAX_PAIRS_AT_ONCE,
     NO_PAIR,
     Tiles,
-    most_tiles,
+    max_tiles,
     reference,
     sort_by_expert,
 )
@@ -98,5 +98,5 @@ def test_there_are_as_many_tiles_as_the_worst_choice_takes() -> None:
         worst = [1] * full  # one pair each, and the rest wherever a tile would be full
         worst[0] += (pairs - full) // rows * rows
         worst[-1] += (pairs - full) % rows
-        assert sum(-(-each // rows) for each in worst) <= most_tiles(pairs, experts, rows)
-        assert most_tiles(pairs, experts, rows) <= pairs // rows + full
+        assert sum(-(-each // rows) for each in worst) <= max_tiles(pairs, experts, rows)
+        assert max_tiles(pairs, experts, rows) <= pairs // rows + full

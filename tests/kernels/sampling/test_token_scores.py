@@ -29,7 +29,7 @@ def agree(found: Tensor, expected: Tensor, top: int) -> None:
 
 
 def test_both_sides_know_the_same_limits() -> None:
-    assert (kernel.MOST_TOP.value, kernel.LEAST_LOGPROB.value) == (MAX_TOP_LOGPROBS, MIN_LOGPROB)
+    assert (kernel.MAX_TOP.value, kernel.LEAST_LOGPROB.value) == (MAX_TOP_LOGPROBS, MIN_LOGPROB)
 
 
 @pytest.mark.parametrize(("vocab", "top"), [(1, 1), (67, 5), (2048, 20), (5001, 20), (5001, 0)])
