@@ -107,31 +107,31 @@ def _read_list(path: Path) -> list[dict[str, Any]]:
 def _method(directory: Path, modules: dict[str, str]) -> PoolingMethod | None:
     if "Pooling" not in modules:
         return None
-    given = read_object(directory / modules["Pooling"] / "config.json")
-    modes = {key for key, value in given.items() if key.startswith("pooling_mode_") and value is True}
+    pooling = read_object(directory / modules["Pooling"] / "config.json")
+    modes = {key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True}
     known = {field: method for field, method in _METHOD_FIELDS.items() if field in modes}
-    named: Any = "last" if given.get("pooling_mode") == "lasttoken" else given.get("pooling_mode")
+    named: Any = "last" if pooling.get("pooling_mode") == "lasttoken" else pooling.get("pooling_mode")
     if not modes and named in get_args(PoolingMethod):
         method: PoolingMethod = named
         return method
     if len(modes) != 1 or not known:
-        what = ", ".join(sorted(modes)) or str(given.get("pooling_mode"))
+        what = ", ".join(sorted(modes)) or str(pooling.get("pooling_mode"))
         raise ModelError(f"{directory.name}: its Pooling is {what}; served are {', '.join(_METHOD_FIELDS)}, one alone")
     return next(iter(known.values()))
 
 
 def _token_ids(directory: Path, words: tuple[str, ...]) -> tuple[int, ...]:
     """Returns the ids of the words for no and yes. Raises `ConfigError` unless each is one token."""
-    given = ",".join(words)
+    option = ",".join(words)
     if len(words) != 2:
-        raise ConfigError("score_tokens", given, "two words say no and yes, such as no,yes")
+        raise ConfigError("score_tokens", option, "two words say no and yes, such as no,yes")
     from checkpoints.vocabulary.reading import tokenizer_of
 
     tokenizer = tokenizer_of(directory)
     ids: list[Any] = [tokenizer.token_to_id(word) for word in words]
     for word, id in zip(words, ids, strict=True):
         if id is None:
-            raise ConfigError("score_tokens", given, f"{word!r} is no token of {directory.name}")
+            raise ConfigError("score_tokens", option, f"{word!r} is no token of {directory.name}")
     return tuple(ids)
 
 
@@ -143,5 +143,5 @@ def _refuse_labels(config: dict[str, Any], name: str) -> None:
 
 def _is_identity(config: dict[str, Any]) -> bool:
     """Returns whether sentence-transformers leaves the classifier's output as it is."""
-    given = (config.get("sentence_transformers") or {}).get("activation_fn")
-    return "Identity" in str(given or config.get("sbert_ce_default_activation_function") or "")
+    activation = (config.get("sentence_transformers") or {}).get("activation_fn")
+    return "Identity" in str(activation or config.get("sbert_ce_default_activation_function") or "")

@@ -39,18 +39,18 @@ DEVICE_ERROR_PREFIXES = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
 """Prefixes of error messages of the libraries below PyTorch."""
 
 
-def choose_device(wanted: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """Finds the device that `auto`, `cpu`, `cuda` or `cuda:N` names. Raises `ConfigError` if it is not there."""
-    if wanted == "auto":
+    if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    device = torch.device(wanted)
+    device = torch.device(name)
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
-        raise ConfigError("device", wanted, "PyTorch finds no usable NVIDIA GPU here; use cpu or auto")
+        raise ConfigError("device", name, "PyTorch finds no usable NVIDIA GPU here; use cpu or auto")
     index = device.index or 0
     if index >= torch.cuda.device_count():
-        raise ConfigError("device", wanted, f"there are {torch.cuda.device_count()} GPUs, numbered from 0")
+        raise ConfigError("device", name, f"there are {torch.cuda.device_count()} GPUs, numbered from 0")
     return torch.device("cuda", index)
 
 
@@ -83,7 +83,7 @@ def older_than_ampere(device: torch.device) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)}, sm_{major}{minor})"
 
 
-def choose_dtype(wanted: str, device: torch.device, widened: bool = False) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device, widened: bool = False) -> torch.dtype:
     """Returns the dtype for `fp32`, `bf16` or `fp16`; for `auto`, the dtype that the hardware multiplies fastest.
 
     On CUDA that is bf16, or fp16 on GPUs older than Ampere, which lack bf16; on a CPU bf16 if the CPU multiplies bf16
@@ -91,18 +91,18 @@ def choose_dtype(wanted: str, device: torch.device, widened: bool = False) -> to
     bf16.
     """
     old = older_than_ampere(device)
-    if wanted == "bf16" and old:
-        raise ConfigError("dtype", wanted, f"{old} has no bf16; use fp16, fp32 or auto")
-    if wanted != "auto":
-        return DTYPES_BY_NAME[wanted]
+    if name == "bf16" and old:
+        raise ConfigError("dtype", name, f"{old} has no bf16; use fp16, fp32 or auto")
+    if name != "auto":
+        return DTYPES_BY_NAME[name]
     if device.type == "cuda":
         return torch.float16 if old else torch.bfloat16
     multiplied = cpu_multiplies_bf16()
     # Products of 135M with AVX2, in turns: bf16, half the bytes, is 1.8 times as fast for a row, 1.2 for 8, 1 for 256.
-    found = torch.bfloat16 if multiplied or (widened and cpu_widens_bf16()) else torch.float32
-    how = BF16_MULTIPLIED if multiplied else BF16_WIDENED if found == torch.bfloat16 else BF16_EMULATED
-    LOG.info("%s is the faster format here: %s", dtype_name(found), how)
-    return found
+    dtype = torch.bfloat16 if multiplied or (widened and cpu_widens_bf16()) else torch.float32
+    how = BF16_MULTIPLIED if multiplied else BF16_WIDENED if dtype == torch.bfloat16 else BF16_EMULATED
+    LOG.info("%s is the faster format here: %s", dtype_name(dtype), how)
+    return dtype
 
 
 def cpu_widens_bf16() -> bool:
@@ -124,12 +124,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
     """Copies an array to CUDA by way of pinned memory, so that the host does not wait; on a CPU it is shared."""
-    found: Tensor = torch.from_numpy(array)
+    tensor: Tensor = torch.from_numpy(array)
     if device.type == "cpu":
-        return found
+        return tensor
     if device.type == "cuda":
-        found = found.pin_memory()  # PyTorch keeps and reuses it once it was copied
-    return found.to(device, non_blocking=True)
+        tensor = tensor.pin_memory()  # PyTorch keeps and reuses it once it was copied
+    return tensor.to(device, non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> Tensor:
@@ -161,15 +161,15 @@ def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> 
     for array, begin in zip(arrays, begins, strict=False):
         if array.size:
             packed[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    there = to_device(packed, device) if len(packed) else None
-    found = []
+    on_device = to_device(packed, device) if len(packed) else None
+    tensors = []
     for array, begin in zip(arrays, begins, strict=False):
         format = TENSOR_FORMATS[array.dtype]
-        if there is None or not array.size:
-            found.append(torch.empty(array.shape, dtype=format, device=device))
+        if on_device is None or not array.size:
+            tensors.append(torch.empty(array.shape, dtype=format, device=device))
         else:
-            found.append(there[begin : begin + array.nbytes].view(format).view(array.shape))
-    return found
+            tensors.append(on_device[begin : begin + array.nbytes].view(format).view(array.shape))
+    return tensors
 
 
 @contextmanager

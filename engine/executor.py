@@ -221,7 +221,7 @@ class Executor:
     def _pooled(self, plan: StepPlan, pooler: Pooler) -> LaunchedStep:
         """Runs a step that draws nothing: each text that ends in it has a result of its states."""
         engine = self.engine
-        adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
+        adapters = engine.adapters.slots_of(plan.works) if engine.adapters is not None else None
         batch = build_batch(plan, self._block_size, self._device, None, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)
@@ -230,7 +230,7 @@ class Executor:
         vectors = pooler.vectors(states, batch)
         outcomes = torch.isfinite(vectors).all(1).long()
         results = to_host(torch.stack((torch.zeros_like(outcomes), outcomes)))
-        requested = [row for row, index in enumerate(texts) if plan.works[index].tells_state]
+        requested = [row for row, index in enumerate(texts) if plan.works[index].returns_state]
         rows = to_device(np.array(requested, dtype=np.int64), self._device)
         sent = to_host(vectors[rows]) if requested else None
         return LaunchedStep(plan, texts, results, None, None, None, sent, event_on(self._device))
@@ -239,10 +239,10 @@ class Executor:
         if self._follower is None:
             return None
         sampled = [work for work in plan.works if work.sampling is not None]
-        if not any(work.tells_state for work in sampled):
+        if not any(work.returns_state for work in sampled):
             return None
         rows = np.cumsum([row_count(work) for work in sampled]) - 1
-        requested = [row for row, work in zip(rows, sampled, strict=True) if work.tells_state]
+        requested = [row for row, work in zip(rows, sampled, strict=True) if work.returns_state]
         return to_host(hidden[to_device(np.array(requested, dtype=np.int64), self._device)].float())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
@@ -268,7 +268,7 @@ class Executor:
         them, while they are copied to the host.
         """
         engine = self.engine
-        adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
+        adapters = engine.adapters.slots_of(plan.works) if engine.adapters is not None else None
         follower = self._follower
         if recorded:
             assert engine.decode_steps is not None

@@ -35,7 +35,7 @@ class LaunchedStep:
     scores: Tensor | None  # score words of samples with requested scores, on the host
     prompt_scores: Tensor | None  # the same for prompts' tokens
     hidden: Tensor | None  # [rows, hidden] on the device, for the proposer; None: no proposer
-    states: Tensor | None  # [works, hidden] fp32 on the host, or their results, for works with `tells_state`
+    states: Tensor | None  # [works, hidden] fp32 on the host, or their results, for works with `returns_state`
     done: torch.cuda.Event | None  # of the copy to the host; None: it is done
     drafted: Mapping[int, DraftedTokens] = field(default_factory=dict)  # its pending draft tokens, by sequence
 
@@ -67,7 +67,7 @@ class LaunchedStep:
         """Returns the states on the host by the index of their work."""
         if self.states is None:
             return {}
-        indices = [index for index, work in enumerate(self.plan.works) if work.tells_state]
+        indices = [index for index, work in enumerate(self.plan.works) if work.returns_state]
         return {index: state.tobytes() for index, state in zip(indices, self.states.numpy(), strict=True)}
 
 

@@ -53,7 +53,7 @@ class Work(Struct, frozen=True, array_like=True):
     differ. Empty: a chain."""
     propose: int = 0  # number of tokens that the executor's proposer drafts after this step
     state: bytes = b""  # fp32 `[hidden]`, of the token before `start`, if another worker has handed it over
-    tells_state: bool = False  # whether the hidden state of its last token, or its pooled result, is requested
+    returns_state: bool = False  # whether the hidden state of its last token, or its pooled result, is requested
 
 
 class BlockMove(Struct, frozen=True, array_like=True):

@@ -30,7 +30,7 @@ class ScoredDraws(NamedTuple):
     """The draws of a step that are scored, with their logits."""
 
     top: int
-    places: Tensor  # int64 [scored draws], indices among all draws of the step
+    draws: Tensor  # int64 [scored draws], indices among all draws of the step
     rows: Tensor | None  # int64 [scored draws], of `logits`; None: one row each
     logits: Tensor | None  # None: the logits used for drawing
 
@@ -57,10 +57,10 @@ class StepScoring:
         top = max(_top(work) or 0 for _, work in wanted)
         begins = np.cumsum([0, *(len(work.samples) for work in works)])
         rows = np.concatenate([np.full(len(work.samples), row) for row, work in wanted])
-        places = np.concatenate([np.arange(begins[row], begins[row + 1]) for row, _ in wanted])
+        draws = np.concatenate([np.arange(begins[row], begins[row + 1]) for row, _ in wanted])
         count = len(rows)
         both = np.zeros((2, count + count % 2), dtype=np.int64)  # rows begin where a kernel finds 16 bytes at once
-        both[:, :count] = places, rows
+        both[:, :count] = draws, rows
         on_device = to_device(both, logits.device)
         places_on_device, rows_on_device = on_device[0, :count], on_device[1, :count]
         top = min(top, self._vocab)
@@ -75,7 +75,7 @@ class StepScoring:
 
         `logits` `[works, vocab]` are the logits used for drawing `tokens`.
         """
-        drawn_tokens = tokens[scored.places]
+        drawn_tokens = tokens[scored.draws]
         if scored.logits is not None:
             return self._scorer.score(scored.logits, scored.rows, drawn_tokens, scored.top)
         assert scored.rows is not None

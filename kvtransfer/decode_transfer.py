@@ -271,18 +271,18 @@ class DecodeTransfer:
             self._carry_out(self._land(instruction, arrived) if isinstance(instruction, Land) else [instruction])
 
     def _land(self, land: Land, arrived: ArrivedPayload) -> Sequence[Instruction]:
-        header, place = land.header, land.blocks
+        header, target = land.header, land.blocks
         if arrived.payload is None:
-            if isinstance(place, PayloadConversion):
+            if isinstance(target, PayloadConversion):
                 raise MessageError("a payload of another form in the pool")
             if self._memory.devices is not None:
-                self._digest_later(land, self._memory.devices.landed(header.group, header.layer, header.first, place))
+                self._digest_later(land, self._memory.devices.landed(header.group, header.layer, header.first, target))
                 return []
-            arrived.payload = self._memory.landed(header.group, header.layer, place)
-        elif isinstance(place, PayloadConversion):
-            self._memory.convert(place, arrived.payload)
+            arrived.payload = self._memory.landed(header.group, header.layer, target)
+        elif isinstance(target, PayloadConversion):
+            self._memory.convert(target, arrived.payload)
         else:
-            self._memory.write(header.group, header.layer, place, arrived.payload)
+            self._memory.write(header.group, header.layer, target, arrived.payload)
         return self.side.landed(land, arrived.digest, self._clock())
 
     def _digest_later(self, land: Land, landed: DigestedCopy) -> None:

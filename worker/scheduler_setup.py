@@ -62,7 +62,7 @@ def make_scheduler(
             max_model_len=engine.model_config.max_model_len + (pooler is not None),  # a text has nothing behind it
             growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
             max_in_flight=engine.launch_depth,
-            tells_states=engine.follower is not None,
+            returns_states=engine.follower is not None,
             pools=pooler is not None,
             whole_prompts=pooler is not None and pooler.whole,
         ),

@@ -193,8 +193,8 @@ def _engine_loop(
     life.status.shows(policy.load(), PromptCounts())
     executor = _executor(config, engine, engine.backend.layer_signal(layer_written, life.busy.divide), preparation)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
-    most_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
-    idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode" and engine.pooler is None)
+    max_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
+    idle_steps = IdleSteps(blocks, fit, max_tokens, decodes=name == "decode" and engine.pooler is None)
     return EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth, idle_steps), make_transfer
 
 

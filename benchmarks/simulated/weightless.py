@@ -36,11 +36,11 @@ class WeightlessAdapters(AdapterSlots):
     """Adapters without memory, called "1", "2" and so on, that change every linear layer of attention and MLP."""
 
     def __init__(self, make: LinearFactory[Any], adapters: int, dtype: torch.dtype) -> None:
-        super().__init__(make.places, adapters, ADAPTER_RANK, META, dtype)
+        super().__init__(make.adapter_targets, adapters, ADAPTER_RANK, META, dtype)
         self._slots = {str(slot): slot for slot in range(1, adapters + 1)}
         for slot in self._slots.values():
-            for place, linear in make.places:
-                linear.put(slot, _change(place, dtype))
+            for target, linear in make.adapter_targets:
+                linear.put(slot, _change(target, dtype))
 
 
 def _change(place: AdapterTarget, dtype: torch.dtype) -> LowRank:

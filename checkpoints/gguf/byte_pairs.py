@@ -7,20 +7,20 @@ from checkpoints.vocabulary.words import CONTROL_TOKEN, USER_DEFINED_TOKEN, Voca
 from contracts.errors import ModelError
 
 
-def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
+def byte_pairs(metadata: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
     """Raises `ModelError` if the merges are missing or broken, or the pre-tokenizer is unknown."""
-    name = _pre_tokenizer_name(given, vocabulary)
+    name = _pre_tokenizer_name(metadata, vocabulary)
     if name not in PRE_TOKENIZERS:
         known = ", ".join(PRE_TOKENIZERS)
-        raise ModelError(f"{given.name}: the pre-tokenizer {name} is not supported; supported: {known}")
+        raise ModelError(f"{metadata.name}: the pre-tokenizer {name} is not supported; supported: {known}")
     merges = []
-    for merge in given.required("tokenizer.ggml.merges", list):
+    for merge in metadata.required("tokenizer.ggml.merges", list):
         left, _, right = merge.partition(" ")
         merges.append((left, right))
     kind, ids = PRE_TOKENIZERS[name], vocabulary.ids()
     for left, right in merges:
         if not (left in ids and right in ids and left + right in ids):
-            raise ModelError(f"{given.name}: the merge {f'{left} {right}'!r} is not of words of the vocabulary")
+            raise ModelError(f"{metadata.name}: the merge {f'{left} {right}'!r} is not of words of the vocabulary")
     return TokenizerParts(
         model=bpe_model(ids, merges, ignore_merges=kind.ignore_merges),
         normalizer=kind.normalizer,
@@ -30,9 +30,9 @@ def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
     )
 
 
-def _pre_tokenizer_name(given: Metadata, vocabulary: Vocabulary) -> str:
+def _pre_tokenizer_name(metadata: Metadata, vocabulary: Vocabulary) -> str:
     """Returns the pre-tokenizer's name; for an old file that has none, the name that its special tokens tell."""
-    if "tokenizer.ggml.pre" in given.header.metadata:
-        return str(given.required("tokenizer.ggml.pre", str))
+    if "tokenizer.ggml.pre" in metadata.header.metadata:
+        return str(metadata.required("tokenizer.ggml.pre", str))
     words = {vocabulary.words[token] for token in vocabulary.of_kinds(CONTROL_TOKEN, USER_DEFINED_TOKEN)}
     return next((name for word, name in NAME_BY_OWN_WORD.items() if word in words), "default")

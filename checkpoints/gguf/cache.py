@@ -58,16 +58,18 @@ def hold(directory: Path) -> bool:
     return True
 
 
-def trim(place: Path, now: float | None = None) -> list[Path]:
+def trim(cache_directory: Path, now: float | None = None) -> list[Path]:
     """Removes unused directories: old directories, and the least recently used beyond `MAX_CACHE_BYTES`. Returns them.
 
     `now` is in seconds since 1970.
     """
     now = time.time() if now is None else now
-    _sweep(place, now)
-    there = sorted((each for each in _used(place) if not each[1].name.startswith(REMOVED_PREFIX)), reverse=True)
+    _sweep(cache_directory, now)
+    newest_first = sorted(
+        (each for each in _used(cache_directory) if not each[1].name.startswith(REMOVED_PREFIX)), reverse=True
+    )
     removed, total = [], 0
-    for used, directory in there:
+    for used, directory in newest_first:
         size = _size(directory)
         total += size
         old = now - used
@@ -77,8 +79,8 @@ def trim(place: Path, now: float | None = None) -> list[Path]:
     return removed
 
 
-def _used(place: Path) -> Iterator[tuple[float, Path]]:
-    for directory in place.iterdir():
+def _used(cache_directory: Path) -> Iterator[tuple[float, Path]]:
+    for directory in cache_directory.iterdir():
         try:
             yield directory.stat().st_mtime, directory
         except OSError:
@@ -113,9 +115,9 @@ def _remove(directory: Path) -> bool:
     return True
 
 
-def _sweep(place: Path, now: float) -> None:
+def _sweep(cache_directory: Path, now: float) -> None:
     """Finishes removals that an ended process has left behind."""
-    for used, directory in list(_used(place)):
+    for used, directory in list(_used(cache_directory)):
         if directory.name.startswith(REMOVED_PREFIX) and now - used > MIN_AGE_S:
             shutil.rmtree(directory, ignore_errors=True)
 

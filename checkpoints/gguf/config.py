@@ -40,8 +40,11 @@ class Metadata:
             raise ModelError(f"{self.name}: the metadata have {str(value)[:40]!r} for {key}, which is not served")
         return value
 
-    def own(self, key: str) -> Any:
-        """Returns the number under `<architecture>.<key>`, or None."""
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.header.metadata.get(key, default)
+
+    def of_family(self, key: str) -> Any:
+        """Returns the number under `<family>.<key>`, or None."""
         whole = f"{self.family}.{key}"
         return self.required(whole) if whole in self.header.metadata else None
 
@@ -51,28 +54,28 @@ class Metadata:
         return self.header.tensors[name]
 
 
-def architecture_of(given: Metadata) -> Architecture:
+def architecture_of(metadata: Metadata) -> Architecture:
     """Raises `ModelError` for an architecture that is not supported."""
-    family = given.family
+    family = metadata.family
     if family not in ARCHITECTURES:
         served = ", ".join(known for known in ARCHITECTURES if " " not in known)
-        raise ModelError(f"{given.name}: GGUF of the architecture {family} is not supported; supported: {served}")
-    if family == "llama" and given.own("expert_count"):
+        raise ModelError(f"{metadata.name}: GGUF of the architecture {family} is not supported; supported: {served}")
+    if family == "llama" and metadata.of_family("expert_count"):
         return ARCHITECTURES["llama with experts"]
     return ARCHITECTURES[family]
 
 
-def config_of(given: Metadata) -> dict[str, Any]:
+def config_of(metadata: Metadata) -> dict[str, Any]:
     """Raises `ModelError` for missing metadata and for values that are not supported."""
-    header, architecture = given.header, architecture_of(given)
+    header, architecture = metadata.header, architecture_of(metadata)
     required = COMMON_FIELDS | architecture.required_fields
-    config = {field: given.required(f"{given.family}.{key}") for field, key in required.items()}
-    optional = {field: given.own(key) for field, key in architecture.optional_fields.items()}
+    config = {field: metadata.required(f"{metadata.family}.{key}") for field, key in required.items()}
+    optional = {field: metadata.of_family(key) for field, key in architecture.optional_fields.items()}
     config |= {field: value for field, value in optional.items() if value is not None}
     heads = config["num_attention_heads"]
-    config["num_key_value_heads"] = given.own("attention.head_count_kv") or heads
-    config["head_dim"] = given.own("attention.key_length") or config["hidden_size"] // heads
-    rope = _rope(given, config["head_dim"])
+    config["num_key_value_heads"] = metadata.of_family("attention.head_count_kv") or heads
+    config["head_dim"] = metadata.of_family("attention.key_length") or config["hidden_size"] // heads
+    rope = _rope(metadata, config["head_dim"])
     if "original_max_position_embeddings" in rope:  # Phi-3's config has it beside rope_parameters
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
     bias, mlp_bias = "blk.0.attn_q.bias" in header.tensors, "blk.0.ffn_down.bias" in header.tensors
@@ -81,65 +84,65 @@ def config_of(given: Metadata) -> dict[str, Any]:
         | {
             "architectures": [architecture.name],
             "model_type": architecture.model_type,
-            "vocab_size": given.tensor("token_embd.weight").data.shape[0],
+            "vocab_size": metadata.tensor("token_embd.weight").data.shape[0],
             "tie_word_embeddings": "output.weight" not in header.tensors,
             "attention_bias": bias,
             "mlp_bias": mlp_bias,
             "rope_parameters": rope,
-            "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
-            "eos_token_id": header.metadata.get("tokenizer.ggml.eos_token_id"),
+            "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
+            "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
             "pad_token_id": None,
         }
         | architecture.constant_fields
-        | _by_layer(given, config, rope)
+        | _by_layer(metadata, config, rope)
     )
 
 
-def _rope(given: Metadata, head_dim: int) -> dict[str, Any]:
-    kind, base = given.header.metadata.get(f"{given.family}.rope.scaling.type", "none"), given.own("rope.freq_base")
+def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:
+    kind, base = metadata.get(f"{metadata.family}.rope.scaling.type", "none"), metadata.of_family("rope.freq_base")
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base or 10000.0}
-    rotated = given.own("rope.dimension_count") or head_dim
+    rotated = metadata.of_family("rope.dimension_count") or head_dim
     if rotated != head_dim:
         rope["partial_rotary_factor"] = rotated / head_dim
-    original = given.own("rope.scaling.original_context_length") or given.own("context_length")
-    if factors := _factors(given):
+    original = metadata.of_family("rope.scaling.original_context_length") or metadata.of_family("context_length")
+    if factors := _factors(metadata):
         short, long = factors
         rope |= {"rope_type": "longrope", "short_factor": short, "long_factor": long}
         rope |= {"factor": 1.0, "original_max_position_embeddings": original}
-        return rope | {"attention_factor": given.own("rope.scaling.attn_factor") or 1.0}
+        return rope | {"attention_factor": metadata.of_family("rope.scaling.attn_factor") or 1.0}
     if kind in ("none", "longrope"):  # longrope without tensors of factors changes nothing
         return rope
-    rope |= {"rope_type": kind, "factor": given.own("rope.scaling.factor")}
+    rope |= {"rope_type": kind, "factor": metadata.of_family("rope.scaling.factor")}
     if kind == "yarn":
         rope["original_max_position_embeddings"] = original
-        spread = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"}
-        return rope | {field: given.own(key) for field, key in spread.items() if given.own(key) is not None}
+        betas = {name: metadata.of_family(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
+        return rope | {name: beta for name, beta in betas.items() if beta is not None}
     if kind != "linear":
-        raise ModelError(f"{given.name}: the rope scaling {kind} is not supported; supported: none, linear, yarn")
+        raise ModelError(f"{metadata.name}: the rope scaling {kind} is not supported; supported: none, linear, yarn")
     return rope
 
 
-def _factors(given: Metadata) -> tuple[list[float], list[float]] | None:
+def _factors(metadata: Metadata) -> tuple[list[float], list[float]] | None:
     """Returns the divisors of the frequencies for texts up to the original length, and for longer texts."""
-    tensors = given.header.tensors
+    tensors = metadata.header.tensors
     if "rope_freqs.weight" in tensors:
-        both = _floats(given, "rope_freqs.weight")
+        both = _floats(metadata, "rope_freqs.weight")
         return both, both
     if "rope_factors_short.weight" in tensors:
-        return _floats(given, "rope_factors_short.weight"), _floats(given, "rope_factors_long.weight")
+        return _floats(metadata, "rope_factors_short.weight"), _floats(metadata, "rope_factors_long.weight")
     return None
 
 
-def _floats(given: Metadata, name: str) -> list[float]:
-    tensor = given.tensor(name)
+def _floats(metadata: Metadata, name: str) -> list[float]:
+    tensor = metadata.tensor(name)
     if tensor.tensor_type.name != "F32":
-        raise ModelError(f"{given.name}: {name} is stored as {tensor.tensor_type.name}; supported: F32")
+        raise ModelError(f"{metadata.name}: {name} is stored as {tensor.tensor_type.name}; supported: F32")
     return [float(value) for value in tensor.data.reshape(-1)]
 
 
-def _by_layer(given: Metadata, config: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+def _by_layer(metadata: Metadata, config: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields that llama.cpp derives from the architecture, since files do not have them."""
-    family, layers = given.family, config["num_hidden_layers"]
+    family, layers = metadata.family, config["num_hidden_layers"]
     if family == "smollm3":
         return {"no_rope_layers": [int((layer + 1) % SMOLLM3_NO_ROPE_INTERVAL != 0) for layer in range(layers)]}
     if family == "gpt-oss":
@@ -151,8 +154,8 @@ def _by_layer(given: Metadata, config: dict[str, Any], rope: dict[str, Any]) -> 
     if family == "gemma2":
         kinds = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
         return {"query_pre_attn_scalar": scaled, "layer_types": kinds}
-    windowed = given.own("rope.freq_base_swa") or GEMMA3_WINDOWED_ROPE_BASE
-    pattern = given.own("attention.sliding_window_pattern") or GEMMA3_FULL_LAYER_INTERVAL
+    windowed = metadata.of_family("rope.freq_base_swa") or GEMMA3_WINDOWED_ROPE_BASE
+    pattern = metadata.of_family("attention.sliding_window_pattern") or GEMMA3_FULL_LAYER_INTERVAL
     kinds = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)]
     ropes = {"sliding_attention": {"rope_type": "default", "rope_theta": windowed}, "full_attention": rope}
     return {"query_pre_attn_scalar": scaled, "layer_types": kinds, "rope_parameters": ropes}

@@ -20,14 +20,14 @@ def description_of(paths: list[Path]) -> dict[str, str]:
     count = header.metadata.get("split.count", 1)
     if isinstance(count, int) and count > len(paths):
         raise ModelError(f"{name} is one of {count} parts of a model, whose names end in -00001-of-{count:05}.gguf")
-    given = Metadata(header, name)
+    metadata = Metadata(header, name)
     files = {
-        "config.json": json.dumps(config_of(given)),
-        "generation_config.json": json.dumps(generation_config_of(given)),
-        "tokenizer.json": json.dumps(tokenizer_of(given), ensure_ascii=False),
-        "tokenizer_config.json": json.dumps(tokenizer_config_of(given), ensure_ascii=False),
+        "config.json": json.dumps(config_of(metadata)),
+        "generation_config.json": json.dumps(generation_config_of(metadata)),
+        "tokenizer.json": json.dumps(tokenizer_of(metadata), ensure_ascii=False),
+        "tokenizer_config.json": json.dumps(tokenizer_config_of(metadata), ensure_ascii=False),
     }
-    for template, source in templates_of(given).items():
+    for template, source in templates_of(metadata).items():
         path = "chat_template.jinja" if template == "default" else f"additional_chat_templates/{template}.jinja"
         files[path] = source
     return files

@@ -15,14 +15,14 @@ from checkpoints.vocabulary.words import (
 from contracts.errors import ModelError
 
 
-def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
+def sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
     """Raises `ModelError` if the scores of words are missing."""
-    scores = given.required("tokenizer.ggml.scores", list)
+    scores = metadata.required("tokenizer.ggml.scores", list)
     if len(scores) != len(vocabulary.words):
-        raise ModelError(f"{given.name}: {len(vocabulary.words)} tokens have {len(scores)} scores")
+        raise ModelError(f"{metadata.name}: {len(vocabulary.words)} tokens have {len(scores)} scores")
     ids, unknown = vocabulary.ids(), vocabulary.of_kinds(UNKNOWN_TOKEN)
     merged = {vocabulary.words[token]: scores[token] for token in vocabulary.of_kinds(NORMAL_TOKEN, USER_DEFINED_TOKEN)}
-    prefixed = adds_space_prefix(given)
+    prefixed = adds_space_prefix(metadata)
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
     words: dict[str, Any] = {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}
     first = [{"type": "Prepend", "prepend": SPACE_MARK}] if prefixed else []
@@ -38,5 +38,5 @@ def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
     )
 
 
-def adds_space_prefix(given: Metadata) -> bool:
-    return bool(given.header.metadata.get("tokenizer.ggml.add_space_prefix", True))
+def adds_space_prefix(metadata: Metadata) -> bool:
+    return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))

@@ -47,47 +47,47 @@ TEMPLATE_KEY_REGEX = re.compile(r"tokenizer\.chat_template\.([A-Za-z0-9_-]{1,64}
 TOKENIZER_KINDS = {"gpt2": byte_pairs, "llama": sentencepiece}
 
 
-def tokenizer_of(given: Metadata) -> dict[str, Any]:
+def tokenizer_of(metadata: Metadata) -> dict[str, Any]:
     """Returns the tokenizer.json. Raises `ModelError` for an unsupported kind and for missing metadata."""
-    kind = given.required(f"{KEY_PREFIX}model", str)
+    kind = metadata.required(f"{KEY_PREFIX}model", str)
     if kind not in TOKENIZER_KINDS:
         known = ", ".join(TOKENIZER_KINDS)
-        raise ModelError(f"{given.name}: the tokenizer {kind} is not supported; supported: {known}")
-    vocabulary = _vocabulary(given)
-    parts = TOKENIZER_KINDS[kind](given, vocabulary)
-    begins = given.header.metadata.get(f"{KEY_PREFIX}add_bos_token", parts.adds_bos)
-    ends = given.header.metadata.get(f"{KEY_PREFIX}add_eos_token", False)
+        raise ModelError(f"{metadata.name}: the tokenizer {kind} is not supported; supported: {known}")
+    vocabulary = _vocabulary(metadata)
+    parts = TOKENIZER_KINDS[kind](metadata, vocabulary)
+    begins = metadata.get(f"{KEY_PREFIX}add_bos_token", parts.adds_bos)
+    ends = metadata.get(f"{KEY_PREFIX}add_eos_token", False)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            _added(given, vocabulary, token)
+            _added(metadata, vocabulary, token)
             for token in vocabulary.of_kinds(UNKNOWN_TOKEN, CONTROL_TOKEN, USER_DEFINED_TOKEN)
         ],
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
-        "post_processor": _around(given, vocabulary, begins, ends),
+        "post_processor": _around(metadata, vocabulary, begins, ends),
         "decoder": parts.decoder,
         "model": parts.model,
     }
 
 
-def tokenizer_config_of(given: Metadata) -> dict[str, Any]:
+def tokenizer_config_of(metadata: Metadata) -> dict[str, Any]:
     """Returns the tokenizer_config.json, which names the special tokens."""
-    words = _vocabulary(given).words
-    named = {name: _named(given, words, key) for name, key in SPECIAL_TOKEN_KEYS.items()}
+    words = _vocabulary(metadata).words
+    named = {name: _named(metadata, words, key) for name, key in SPECIAL_TOKEN_KEYS.items()}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": given.own("context_length"),
+        "model_max_length": metadata.of_family("context_length"),
     } | {name: word for name, word in named.items() if word is not None}
 
 
-def generation_config_of(given: Metadata) -> dict[str, Any]:
+def generation_config_of(metadata: Metadata) -> dict[str, Any]:
     """Returns the generation_config.json: end-of-answer tokens, and the recommended sampling."""
-    vocabulary, metadata = _vocabulary(given), given.header.metadata
-    ends = {metadata[f"{KEY_PREFIX}{key}"] for key in END_TOKEN_KEYS if f"{KEY_PREFIX}{key}" in metadata}
+    vocabulary = _vocabulary(metadata)
+    ends = {metadata.get(f"{KEY_PREFIX}{key}") for key in END_TOKEN_KEYS} - {None}
     special = vocabulary.of_kinds(CONTROL_TOKEN, USER_DEFINED_TOKEN)
     spelled = {vocabulary.words[token]: token for token in special}
     texts = END_TEXTS - {"<|end|>"} if spelled.keys() >= HARMONY_END_TEXTS else END_TEXTS
@@ -96,41 +96,41 @@ def generation_config_of(given: Metadata) -> dict[str, Any]:
     return {"eos_token_id": sorted(ends)} | {name: value for name, value in sampling.items() if value is not None}
 
 
-def templates_of(given: Metadata) -> dict[str, str]:
+def templates_of(metadata: Metadata) -> dict[str, str]:
     """Returns the chat templates by name; the main template is `default`."""
-    found = {"default": given.header.metadata.get("tokenizer.chat_template")}
-    for key, value in given.header.metadata.items():
+    found = {"default": metadata.get("tokenizer.chat_template")}
+    for key, value in metadata.header.metadata.items():
         if match := TEMPLATE_KEY_REGEX.fullmatch(key):
             found[match[1]] = value
     return {name: source for name, source in found.items() if isinstance(source, str)}
 
 
-def _vocabulary(given: Metadata) -> Vocabulary:
-    words = given.required(f"{KEY_PREFIX}tokens", list)
-    kinds = given.header.metadata.get(f"{KEY_PREFIX}token_type") or [1] * len(words)
+def _vocabulary(metadata: Metadata) -> Vocabulary:
+    words = metadata.required(f"{KEY_PREFIX}tokens", list)
+    kinds = metadata.get(f"{KEY_PREFIX}token_type") or [1] * len(words)
     if len(kinds) != len(words):
-        raise ModelError(f"{given.name}: {len(words)} tokens have {len(kinds)} types")
+        raise ModelError(f"{metadata.name}: {len(words)} tokens have {len(kinds)} types")
     return Vocabulary(words, kinds)
 
 
-def _named(given: Metadata, words: list[str], key: str) -> str | None:
-    token = given.header.metadata.get(f"{KEY_PREFIX}{key}")
+def _named(metadata: Metadata, words: list[str], key: str) -> str | None:
+    token = metadata.get(f"{KEY_PREFIX}{key}")
     if token is None:
         return None
     if not isinstance(token, int) or not 0 <= token < len(words):
-        raise ModelError(f"{given.name}: {KEY_PREFIX}{key} is {token}, but there are {len(words)} tokens")
+        raise ModelError(f"{metadata.name}: {KEY_PREFIX}{key} is {token}, but there are {len(words)} tokens")
     return words[token]
 
 
-def _added(given: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any]:
+def _added(metadata: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any]:
     """Returns the entry of a token that is found in texts before any merging.
 
     Gemma's runs of spaces are matched after spaces became marks, so that a mark in a text counts as a space too.
     """
     word, special = vocabulary.words[token], vocabulary.kinds[token] != USER_DEFINED_TOKEN
-    marks = given.header.metadata.get(f"{KEY_PREFIX}model") == "llama" and not adds_space_prefix(given)
+    marks = metadata.get(f"{KEY_PREFIX}model") == "llama" and not adds_space_prefix(metadata)
     marked = marks and not special and not word.strip(" ")
-    strips = word not in PHI3_SPACE_KEEPING_TOKENS and _strips_spaces(given)
+    strips = word not in PHI3_SPACE_KEEPING_TOKENS and _strips_spaces(metadata)
     return {
         "id": token,
         "content": word,
@@ -142,16 +142,16 @@ def _added(given: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any
     }
 
 
-def _strips_spaces(given: Metadata) -> bool:
+def _strips_spaces(metadata: Metadata) -> bool:
     """Returns whether special tokens swallow the white space after them: only Phi-3's, known by the model's name."""
-    names = (given.header.metadata.get(f"general.{key}") for key in ("name", "basename"))
+    names = (metadata.get(f"general.{key}") for key in ("name", "basename"))
     return any(isinstance(name, str) and PHI3_NAME_REGEX.search(name) for name in names)
 
 
-def _around(given: Metadata, vocabulary: Vocabulary, begins: bool, ends: bool) -> dict[str, Any] | None:
+def _around(metadata: Metadata, vocabulary: Vocabulary, begins: bool, ends: bool) -> dict[str, Any] | None:
     """Returns the post-processor that puts BOS and EOS around a text, or None."""
-    first = _named(given, vocabulary.words, "bos_token_id") if begins else None
-    last = _named(given, vocabulary.words, "eos_token_id") if ends else None
+    first = _named(metadata, vocabulary.words, "bos_token_id") if begins else None
+    last = _named(metadata, vocabulary.words, "eos_token_id") if ends else None
     if first is None and last is None:
         return None
 

@@ -73,15 +73,15 @@ def sentencepiece_tokenizer(path: Path, settings: dict[str, Any]) -> Tokenizer:
 
     Raises `ValueError` for an unknown kind of model and for a file of another format.
     """
-    found = read_model(path)
-    words, kinds = found.vocabulary.words, found.vocabulary.kinds
-    if found.kind not in (UNIGRAM_MODEL, BPE_MODEL):
-        raise ValueError(f"its model type {found.kind} is neither Unigram nor BPE")
-    tokenizer = Tokenizer(_model(found))
-    steps: list[Any] = [normalizers.Precompiled(found.charsmap)] if found.charsmap else []
-    if found.squeezed:
+    model = read_model(path)
+    words, kinds = model.vocabulary.words, model.vocabulary.kinds
+    if model.kind not in (UNIGRAM_MODEL, BPE_MODEL):
+        raise ValueError(f"its model type {model.kind} is neither Unigram nor BPE")
+    tokenizer = Tokenizer(_model(model))
+    steps: list[Any] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    if model.squeezed:
         steps += [normalizers.Replace(Regex(SURROUNDING_SPACES_REGEX), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    prefixed = found.prefixed and settings.get("add_prefix_space") is not False
+    prefixed = model.prefixed and settings.get("add_prefix_space") is not False
     if prefixed and settings.get("legacy") is False:  # no space is put before the text after a special token
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, "first", split=False)
     else:
@@ -92,22 +92,22 @@ def sentencepiece_tokenizer(path: Path, settings: dict[str, Any]) -> Tokenizer:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse(), *first]
     )
-    added = found.vocabulary.of_kinds(UNKNOWN_TOKEN, CONTROL_TOKEN, USER_DEFINED_TOKEN)
+    added = model.vocabulary.of_kinds(UNKNOWN_TOKEN, CONTROL_TOKEN, USER_DEFINED_TOKEN)
     special = {id: kinds[id] != USER_DEFINED_TOKEN for id in added}
     tokenizer.add_tokens([AddedToken(words[id], normalized=False, special=flag) for id, flag in special.items()])
     _surround(tokenizer, settings)
     return tokenizer
 
 
-def _model(found: SentencePieceModel) -> Any:
-    words, kinds = found.vocabulary.words, found.vocabulary.kinds
-    if found.kind == UNIGRAM_MODEL:
-        scores = [score if kind == NORMAL_TOKEN else 0.0 for score, kind in zip(found.scores, kinds, strict=True)]
-        return models.Unigram(list(zip(words, scores, strict=True)), found.unknown, found.byte_fallback)
-    ids = found.vocabulary.ids()
-    merged = {words[id]: found.scores[id] for id in found.vocabulary.of_kinds(NORMAL_TOKEN, USER_DEFINED_TOKEN)}
+def _model(model: SentencePieceModel) -> Any:
+    words, kinds = model.vocabulary.words, model.vocabulary.kinds
+    if model.kind == UNIGRAM_MODEL:
+        scores = [score if kind == NORMAL_TOKEN else 0.0 for score, kind in zip(model.scores, kinds, strict=True)]
+        return models.Unigram(list(zip(words, scores, strict=True)), model.unknown, model.byte_fallback)
+    ids = model.vocabulary.ids()
+    merged = {words[id]: model.scores[id] for id in model.vocabulary.of_kinds(NORMAL_TOKEN, USER_DEFINED_TOKEN)}
     merges = merges_by_score(ids, merged)
-    return models.BPE(ids, merges, unk_token=words[found.unknown], fuse_unk=True, byte_fallback=found.byte_fallback)
+    return models.BPE(ids, merges, unk_token=words[model.unknown], fuse_unk=True, byte_fallback=model.byte_fallback)
 
 
 def _surround(tokenizer: Tokenizer, settings: dict[str, Any]) -> None:

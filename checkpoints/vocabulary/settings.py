@@ -106,6 +106,6 @@ def _token(entry: Any, special: set[str]) -> AddedToken:
     """Makes a token from its entry in a file; a token with only a text is special."""
     if not isinstance(text := _text(entry), str):
         raise TypeError(f"{entry!r} is no token")
-    given: dict[str, Any] = entry if isinstance(entry, dict) else {"special": True}
-    flags = {flag: bool(given[flag]) for flag in TOKEN_FLAGS if flag in given}
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {"special": True}
+    flags = {flag: bool(fields[flag]) for flag in TOKEN_FLAGS if flag in fields}
     return AddedToken(text, **flags | ({"special": True} if text in special else {}))

@@ -21,14 +21,14 @@ BOS_TOKEN = "<s>"
 
 def tekken_tokenizer(path: Path) -> Tokenizer:
     """Returns the tokenizer in a tekken.json. Raises `ValueError`, `KeyError` or `TypeError` for another file."""
-    given = json.loads(path.read_bytes())
-    config = given["config"]
+    tekken = json.loads(path.read_bytes())
+    config = tekken["config"]
     count = int(config["default_num_special_tokens"])
-    listed = {int(each["rank"]): str(each["token_str"]) for each in given.get("special_tokens") or ()}
+    listed = {int(each["rank"]): str(each["token_str"]) for each in tekken.get("special_tokens") or ()}
     special = {id: f"<SPECIAL_{id}>" for id in range(count)} | (listed or dict(enumerate(VERSION_3_SPECIAL_TOKENS)))
     if max(special) >= count:
         raise ValueError(f"the special token {max(special)} is beyond the {count} that it has room for")
-    words = given["vocab"][: int(config["default_vocab_size"]) - count]
+    words = tekken["vocab"][: int(config["default_vocab_size"]) - count]
     if any(word["rank"] != rank for rank, word in enumerate(words)):
         raise ValueError("its tokens are not in the order of their ranks")
     tokens = [base64.b64decode(word["token_bytes"]) for word in words]

@@ -69,21 +69,21 @@ def read_adapter_config(directory: Path, max_rank: int) -> tuple[AdapterConfig, 
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise AdapterError(f"{CONFIG_FILE} has more than {MAX_CONFIG_BYTES} bytes")
         body = path.read_bytes()
-        given = json.loads(body)
+        settings = json.loads(body)
     except OSError:
         raise AdapterError(f"{directory.name!r} has no {CONFIG_FILE}, so it is no adapter in PEFT's format") from None
     except (ValueError, RecursionError):
         raise AdapterError(f"{CONFIG_FILE} is not JSON") from None
-    if not isinstance(given, dict):
+    if not isinstance(settings, dict):
         raise AdapterError(f"{CONFIG_FILE} is not a JSON object")
-    _refuse(given)
+    _refuse(settings)
     config = AdapterConfig(
-        rank=_number(given, "r", int),
-        alpha=_number(given, "lora_alpha", float),
-        rank_stabilized=given.get("use_rslora") is True,
-        rank_pattern=_patterns(given, "rank_pattern", int),
-        alpha_pattern=_patterns(given, "alpha_pattern", float),
-        targets=_targets(given),
+        rank=_number(settings, "r", int),
+        alpha=_number(settings, "lora_alpha", float),
+        rank_stabilized=settings.get("use_rslora") is True,
+        rank_pattern=_patterns(settings, "rank_pattern", int),
+        alpha_pattern=_patterns(settings, "alpha_pattern", float),
+        targets=_targets(settings),
     )
     largest = max(config.rank, *config.rank_pattern.values(), 1)
     if largest > max_rank:
@@ -91,28 +91,28 @@ def read_adapter_config(directory: Path, max_rank: int) -> tuple[AdapterConfig, 
     return config, body
 
 
-def _refuse(given: Mapping[str, Any]) -> None:
-    if given.get("peft_type") != "LORA":
-        raise AdapterError(f"{CONFIG_FILE}: peft_type is {given.get('peft_type')!r}, and only 'LORA' is supported")
-    if given.get("bias", "none") != "none":
-        raise AdapterError(f"{CONFIG_FILE}: bias is {given['bias']!r}, and only 'none' is supported")
+def _refuse(settings: Mapping[str, Any]) -> None:
+    if settings.get("peft_type") != "LORA":
+        raise AdapterError(f"{CONFIG_FILE}: peft_type is {settings.get('peft_type')!r}, and only 'LORA' is supported")
+    if settings.get("bias", "none") != "none":
+        raise AdapterError(f"{CONFIG_FILE}: bias is {settings['bias']!r}, and only 'none' is supported")
     for key, what in UNSUPPORTED_SETTINGS.items():
-        if given.get(key):
+        if settings.get(key):
             raise AdapterError(f"{CONFIG_FILE}: {key} asks for {what}, which is not supported")
-    init = given.get("init_lora_weights", True)
+    init = settings.get("init_lora_weights", True)
     if isinstance(init, str) and init.startswith(WEIGHT_CHANGING_INITS):
         raise AdapterError(f"{CONFIG_FILE}: init_lora_weights is {init!r}, which changes the model's own weights")
 
 
-def _number(given: Mapping[str, Any], key: str, kind: type) -> Any:
-    value = given.get(key)
+def _number(settings: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = settings.get(key)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float) or not value > 0:
         raise AdapterError(f"{CONFIG_FILE}: {key} is {value!r}, and not a number above 0")
     return kind(value)
 
 
-def _patterns(given: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
-    patterns = given.get(key) or {}
+def _patterns(settings: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
+    patterns = settings.get(key) or {}
     if not isinstance(patterns, dict):
         raise AdapterError(f"{CONFIG_FILE}: {key} is no object")
     for pattern in patterns:
@@ -131,9 +131,9 @@ def _patterns(given: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
     return {pattern: _number(patterns, pattern, kind) for pattern in patterns}
 
 
-def _targets(given: Mapping[str, Any]) -> tuple[str, ...]:
-    targets: Sequence[Any] = given.get("target_modules") or ()
-    chosen = any(given.get(key) for key in ("layers_to_transform", "layers_pattern", "exclude_modules"))
+def _targets(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    targets: Sequence[Any] = settings.get("target_modules") or ()
+    chosen = any(settings.get(key) for key in ("layers_to_transform", "layers_pattern", "exclude_modules"))
     if isinstance(targets, str) or chosen:
         return ()
     if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):

@@ -20,13 +20,13 @@ AdapterTargets = Sequence[tuple[AdapterTarget, Adaptable]]
 
 
 class AdapterSlots:
-    """Up to `most` adapters of rank up to `max_rank`, for the linear layers `places`."""
+    """Up to `max_adapters` adapters of rank up to `max_rank`, for the linear layers `targets`."""
 
     def __init__(
-        self, places: AdapterTargets, most: int, max_rank: int, device: torch.device, dtype: torch.dtype
+        self, targets: AdapterTargets, max_adapters: int, max_rank: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        self._places = places
-        self._most = most
+        self._targets = targets
+        self._max_adapters = max_adapters
         self._max_rank = max_rank
         self._device = device
         self._dtype = dtype
@@ -34,26 +34,28 @@ class AdapterSlots:
         self._lock = threading.Lock()
 
     def reserved_bytes(self) -> int:
-        each = sum(adapter_bytes(place, self._max_rank, self._dtype) for place, _ in self._places)
-        return self._most * each
+        each = sum(adapter_bytes(target, self._max_rank, self._dtype) for target, _ in self._targets)
+        return self._max_adapters * each
 
     def load(self, directory: Path) -> str:
         """Loads an adapter, unless it is loaded already, and returns its digest. On any thread, also during steps.
 
         Raises `AdapterError`.
         """
-        places = [place for place, _ in self._places]
+        targets = [target for target, _ in self._targets]
         try:
             with torch.inference_mode(), device_errors():
-                digest, changes = read_adapter(directory, places, self._max_rank, self._device, self._dtype)
+                digest, changes = read_adapter(directory, targets, self._max_rank, self._device, self._dtype)
         except DeviceMemoryError:
-            raise AdapterError(f"there is no memory for {format_bytes(self.reserved_bytes() // self._most)}") from None
+            raise AdapterError(
+                f"there is no memory for {format_bytes(self.reserved_bytes() // self._max_adapters)}"
+            ) from None
         with self._lock, torch.inference_mode():
             if digest not in self._slots:
-                free = sorted({*range(1, self._most + 1)} - {*self._slots.values()})
+                free = sorted({*range(1, self._max_adapters + 1)} - {*self._slots.values()})
                 if not free:
-                    raise AdapterError(f"{self._most} adapters are loaded already (--max-loras)")
-                for (_, linear), change in zip(self._places, changes, strict=True):
+                    raise AdapterError(f"{self._max_adapters} adapters are loaded already (--max-loras)")
+                for (_, linear), change in zip(self._targets, changes, strict=True):
                     linear.put(free[0], change)
                 self._slots[digest] = free[0]
         return digest
@@ -65,16 +67,16 @@ class AdapterSlots:
         Yields its digest. All its matrices are the same zeros, so that they take little of the memory that is measured.
         """
         rank = self._max_rank
-        sizes = [size for place, _ in self._places for size in (len(place.names) * place.inputs, *place.sizes)]
+        sizes = [size for target, _ in self._targets for size in (len(target.names) * target.inputs, *target.sizes)]
         with self._lock, torch.inference_mode():
             zeros = torch.zeros(rank * max(sizes), device=self._device, dtype=self._dtype)
-            for place, linear in self._places:
-                ranks, firsts = len(place.names) * rank, np.cumsum([0, *place.sizes]).tolist()
+            for target, linear in self._targets:
+                ranks, firsts = len(target.names) * rank, np.cumsum([0, *target.sizes]).tolist()
                 parts = tuple(
                     Expansion(first, number * rank, zeros[: rank * size].view(rank, size))
-                    for number, (first, size) in enumerate(zip(firsts, place.sizes, strict=False))
+                    for number, (first, size) in enumerate(zip(firsts, target.sizes, strict=False))
                 )
-                linear.put(1, LowRank(zeros[: ranks * place.inputs].view(ranks, place.inputs), parts))
+                linear.put(1, LowRank(zeros[: ranks * target.inputs].view(ranks, target.inputs), parts))
             assert not self._slots, "an adapter is loaded already"
             self._slots[BLANK_DIGEST] = 1
         try:
@@ -86,10 +88,10 @@ class AdapterSlots:
         """Frees an adapter's memory. Only between two steps, when no sequence uses it."""
         with self._lock, torch.inference_mode():
             slot = self._slots.pop(digest)
-            for _, linear in self._places:
+            for _, linear in self._targets:
                 linear.put(slot, None)
 
-    def of(self, works: Sequence[Work]) -> list[int] | None:
+    def slots_of(self, works: Sequence[Work]) -> list[int] | None:
         """Returns the slot of each work, 0 without an adapter; None if no work has one."""
         if not any(work.adapter for work in works):
             return None

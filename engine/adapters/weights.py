@@ -21,19 +21,19 @@ Tensors = Mapping[str, Tensor]
 
 
 def read_adapter(
-    directory: Path, places: Sequence[AdapterTarget], max_rank: int, device: torch.device, dtype: torch.dtype
+    directory: Path, targets: Sequence[AdapterTarget], max_rank: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[str, list[LowRank | None]]:
     """Returns the digest of an adapter, and its matrices for each target. Raises `AdapterError`."""
     config, body = read_adapter_config(directory, max_rank)
     tensors = _tensors(directory)
-    places = _spelled(places, tensors)
-    _check_names(config, tensors, places)
+    targets = _spelled(targets, tensors)
+    _check_names(config, tensors, targets)
     digest = hashlib.sha256(body)
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-    changes = [_change(config, tensors, place, device, dtype) for place in places]
+    changes = [_change(config, tensors, target, device, dtype) for target in targets]
     return digest.hexdigest()[:32], changes
 
 
@@ -54,59 +54,58 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     return {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
 
 
-def _spelled(places: Sequence[AdapterTarget], tensors: Tensors) -> list[AdapterTarget]:
+def _spelled(targets: Sequence[AdapterTarget], tensors: Tensors) -> list[AdapterTarget]:
     """Returns the targets by the adapter's names, which depend on the class that it was trained with."""
     found = next(
         (prefix for prefix in LAYER_PREFIXES if any(name.startswith(f"{prefix}layers.") for name in tensors)), None
     )
     if found is None:
-        return list(places)
-    return [replace(place, names=tuple(found + inner(name) for name in place.names)) for place in places]
+        return list(targets)
+    return [replace(target, names=tuple(found + inner(name) for name in target.names)) for target in targets]
 
 
-def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[AdapterTarget]) -> None:
+def _check_names(config: AdapterConfig, tensors: Tensors, targets: Sequence[AdapterTarget]) -> None:
     """Raises `AdapterError` for unexpected and for missing tensors.
 
     Changes to layers that only process images are ignored, like these layers.
     """
-    known = [name for place in places for name in place.names]
+    known = [name for target in targets for name in target.names]
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
     modules = {name: name.removesuffix(LORA_A_SUFFIX).removesuffix(LORA_B_SUFFIX) for name in tensors}
     left = {module for module in modules.values() if is_beside_text(module)}
-    there = {*known, *left}
+    allowed = {*known, *left}
     for name, module in modules.items():
         if module == name:
             raise AdapterError(f"it has the tensor {name}, and only lora_A and lora_B of linear layers are supported")
-        if module not in there:
+        if module not in allowed:
             raise AdapterError(f"it changes {module}, which this model lacks or cannot have changed; it can: {kinds}")
     if left.issuperset(modules.values()):
         raise AdapterError(f"{WEIGHTS_FILE} has no tensors of the language model")
-    for target in config.targets:
-        if not any(name == target or name.endswith(f".{target}") for name in there):
+    for suffix in config.targets:
+        if not any(name == suffix or name.endswith(f".{suffix}") for name in allowed):
             raise AdapterError(
-                f"its target module {target!r} is not among the modules that adapters can change: {kinds}"
+                f"its target module {suffix!r} is not among the modules that adapters can change: {kinds}"
             )
     for module in known:
-        here = [end for end in (LORA_A_SUFFIX, LORA_B_SUFFIX) if module + end in tensors]
-        if len(here) == 1 or (config.targeted(module) and not here):
-            missing = next(end for end in (LORA_A_SUFFIX, LORA_B_SUFFIX) if module + end not in tensors)
-            raise AdapterError(f"it lacks the tensor {PEFT_PREFIX}{module}{missing}")
+        missing = [end for end in (LORA_A_SUFFIX, LORA_B_SUFFIX) if module + end not in tensors]
+        if len(missing) == 1 or (missing and config.targeted(module)):
+            raise AdapterError(f"it lacks the tensor {PEFT_PREFIX}{module}{missing[0]}")
 
 
 def _change(
-    config: AdapterConfig, tensors: Tensors, place: AdapterTarget, device: torch.device, dtype: torch.dtype
+    config: AdapterConfig, tensors: Tensors, target: AdapterTarget, device: torch.device, dtype: torch.dtype
 ) -> LowRank | None:
     """Stacks the parts' A; scales, reorders and transposes each part's B. Keeps this rank's part."""
     shrinking: list[Tensor] = []
     parts: list[Expansion] = []
     first = rank_first = 0
-    for name, size, shape, outputs in zip(place.names, place.sizes, place.shapes, place.outputs, strict=True):
+    for name, size, shape, outputs in zip(target.names, target.sizes, target.shapes, target.outputs, strict=True):
         if name + LORA_A_SUFFIX in tensors:
             rank = config.rank_of(name)
             a = _shaped(tensors, name + LORA_A_SUFFIX, (rank, shape[1]))
             b = _shaped(tensors, name + LORA_B_SUFFIX, (shape[0], rank))[outputs]
-            b = b.float() * (config.scale_of(name) * place.scale)
-            shrinking.append(a[:, place.columns])
+            b = b.float() * (config.scale_of(name) * target.scale)
+            shrinking.append(a[:, target.columns])
             parts.append(Expansion(first, rank_first, b.t().to(device, dtype).contiguous()))
             rank_first += rank
         first += size

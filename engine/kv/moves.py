@@ -5,18 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from engine.plan import BlockMove
 
 
-def batches(moves: Iterable[BlockMove], most: int) -> Iterator[list[BlockMove]]:
+def batches(moves: Iterable[BlockMove], max_moves: int) -> Iterator[list[BlockMove]]:
     """Cuts ordered moves into batches that may read all blocks before they write any.
 
-    A batch has at most `most` consecutive moves of one kind and group. It ends before a move that reads or overwrites a
-    target of the batch, so its effect equals that of its moves one after the other. Slots of the host tier are not
-    blocks of the pool, so only copies have source and target in the same memory.
+    A batch has at most `max_moves` consecutive moves of one kind and group. It ends before a move that reads or
+    overwrites a target of the batch, so its effect equals that of its moves one after the other. Slots of the host tier
+    are not blocks of the pool, so only copies have source and target in the same memory.
     """
-    assert most > 0
+    assert max_moves > 0
     batch: list[BlockMove] = []
     written: set[int] = set()
     for move in moves:
-        if batch and (len(batch) == most or _ends(batch[0], written, move)):
+        if batch and (len(batch) == max_moves or _ends(batch[0], written, move)):
             yield batch
             batch, written = [], set()
         batch.append(move)

@@ -20,10 +20,12 @@ class TokenSlots(NamedTuple):
     blocks: list[int]
 
     @staticmethod
-    def of(places: Sequence[tuple[list[int], int]], block_tokens: int) -> "TokenSlots":
-        blocks = [table[place // block_tokens] for table, place in places]
-        offsets = [place % block_tokens for _, place in places]
-        return TokenSlots([block * block_tokens + at for block, at in zip(blocks, offsets, strict=True)], blocks)
+    def of(positions: Sequence[tuple[list[int], int]], block_tokens: int) -> "TokenSlots":
+        blocks = [table[position // block_tokens] for table, position in positions]
+        offsets = [position % block_tokens for _, position in positions]
+        return TokenSlots(
+            [block * block_tokens + offset for block, offset in zip(blocks, offsets, strict=True)], blocks
+        )
 
 
 def move_tokens(pool: Tensor, group: KVGroup, sources: Tensor, targets: Tensor) -> None:
@@ -32,13 +34,13 @@ def move_tokens(pool: Tensor, group: KVGroup, sources: Tensor, targets: Tensor) 
     `pool` is the group's `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]`.
     """
     block = group.block_tokens
-    there, here = (sources // block, sources % block), (targets // block, targets % block)
+    source, target = (sources // block, sources % block), (targets // block, targets % block)
     if pool.dim() == 5:
-        pool[:, here[0], :, here[1]] = pool[:, there[0], :, there[1]]
+        pool[:, target[0], :, target[1]] = pool[:, source[0], :, source[1]]
         return
     memory, end = pool.view(torch.uint8), block * sum(group.parts)
     assert memory.shape[-1] == end + len(group.parts) * block * POOL_SCALE_BYTES, "a pool of another layout"
     values = memory[..., :end].unflatten(-1, (block, -1))  # [layers, blocks, vectors, block, width]
     scales = memory[..., end:].view(torch.int16).unflatten(-1, (-1, block))  # [layers, blocks, vectors, parts, block]
-    found = values[:, there[0], :, there[1]], scales[:, there[0], :, :, there[1]]
-    values[:, here[0], :, here[1]], scales[:, here[0], :, :, here[1]] = found
+    found = values[:, source[0], :, source[1]], scales[:, source[0], :, :, source[1]]
+    values[:, target[0], :, target[1]], scales[:, target[0], :, :, target[1]] = found

@@ -136,15 +136,15 @@ def build_batch(
     query_start = np.cumsum(lengths) - lengths
     token_ids: Ints = np.fromiter(chain.from_iterable([work.token_ids for work in works]), np.int64)
     if len(token_ids) == len(works):
-        owners, places = query_start, starts
+        owners, kv_positions = query_start, starts
     else:
         owners = np.repeat(np.arange(len(works)), lengths)
-        places = np.arange(len(token_ids)) + (starts - query_start)[owners]
-    trees = host_tree_masks(works, places)
+        kv_positions = np.arange(len(token_ids)) + (starts - query_start)[owners]
+    trees = host_tree_masks(works, kv_positions)
     counts = (-(-kv_lengths // block_size)).tolist()
-    block, offset = np.divmod(places, block_size)
+    block, offset = np.divmod(kv_positions, block_size)
     pending, rows = pending_tokens(works, token_ids, owners, before)
-    positions = places if trees is None else trees.positions
+    positions = kv_positions if trees is None else trees.positions
     shared = (token_ids, positions, query_start, *rows_of_logits(works, query_start, lengths), pending, rows)
     tree_arrays = () if trees is None else (trees.lasts, trees.bits)
     group_arrays: list[Ints] = []
@@ -175,12 +175,12 @@ def build_batch(
 
 
 def rows_of_logits(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns the rows that reach the head, in ascending order, and the places there of sampled and of scored rows."""
+    """Returns the rows that reach the head, in ascending order, and the indices there of sampled and of scored rows."""
     last = query_start + lengths - 1
     sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
     drafts = [len(work.proposed) for work in works if work.sampling is not None]
     if any(drafts):
-        ends = np.cumsum(drafts) + np.arange(len(drafts))  # of each work's rows, the place of the last
+        ends = np.cumsum(drafts) + np.arange(len(drafts))  # of each work's rows, the index of the last
         sampled = np.repeat(sampled - ends, np.array(drafts) + 1) + np.arange(ends[-1] + 1)
     scored_prompts = [
         (first, work.prompt_rows) for first, work in zip(query_start, works, strict=True) if work.prompt_rows
@@ -191,12 +191,12 @@ def rows_of_logits(works: Sequence[Work], query_start: Ints, lengths: Ints) -> t
     scored = np.concatenate([np.arange(begin, begin + count) for begin, count in begins])
     rows = np.concatenate((sampled, scored))
     order = np.argsort(rows)
-    places = np.argsort(order)  # of each row in the ascending order
-    return rows[order], places[: len(sampled)], places[len(sampled) :]
+    indices = np.argsort(order)  # of each row in the ascending order
+    return rows[order], indices[: len(sampled)], indices[len(sampled) :]
 
 
 def pending_tokens(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
-    """Returns the places of pending tokens, which become 0, and their places among the tokens sampled `before`.
+    """Returns the indices of pending tokens, which become 0, and their indices among the tokens sampled `before`.
 
     `owners` are the works of `token_ids`.
     """
@@ -204,33 +204,33 @@ def pending_tokens(works: Sequence[Work], token_ids: Ints, owners: Ints, before:
     if not len(pending):
         return pending, pending
     assert before is not None, "a pending token, but no step before it"
-    place_by_sequence = place_of_samples(before.works)
+    index_by_sequence = sample_indices(before.works)
     rows: list[int] = []
     for owner in dict.fromkeys(owners[pending].tolist()):
         work = works[owner]
         if work.proposed and work.proposed[0] == PENDING_DRAFT:
             rows += before.drafted[work.sequence][: len(work.proposed)]
         else:
-            assert work.sequence in place_by_sequence, "a pending token that no single sample of the step before is"
-            rows.append(place_by_sequence[work.sequence])
+            assert work.sequence in index_by_sequence, "a pending token that no single sample of the step before is"
+            rows.append(index_by_sequence[work.sequence])
     assert len(rows) == len(pending), "a pending token beside draft tokens"
     token_ids[pending] = 0
     return pending, np.array(rows, dtype=np.int64)
 
 
-def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
-    """Returns for each sequence with one sample its place among the step's tokens.
+def sample_indices(works: Sequence[Work]) -> dict[int, int]:
+    """Returns for each sequence with one sample its index among the step's tokens.
 
-    The place of a sequence with drafts does not matter: it is planned once its tokens are known.
+    The index of a sequence with drafts does not matter: it is planned once its tokens are known.
     """
-    places = {}
-    place = 0
+    indices = {}
+    index = 0
     for work in works:
         assert work.samples, "a work that is to be sampled, but no sample"
         if len(work.samples) == 1:
-            places[work.sequence] = place
-        place += len(work.samples)
-    return places
+            indices[work.sequence] = index
+        index += len(work.samples)
+    return indices
 
 
 def _capacity(needed: int, current: int) -> int:

@@ -44,11 +44,11 @@ def raw_config(directory: Path) -> dict[str, Any]:
     """
     raw, beside = read_json(directory / "config.json"), directory / "hf_quant_config.json"
     if quantization_of(raw, directory.name) is None and beside.is_file():
-        found = read_json(beside).get("quantization")
-        if not isinstance(found, dict):
+        quantization = read_json(beside).get("quantization")
+        if not isinstance(quantization, dict):
             raise ModelError(f"{beside} does not say how the weights are quantized")
-        scheme = found.get("kv_cache_quant_algo")
-        raw["quantization_config"] = {"quant_method": "modelopt", "kv_cache_scheme": scheme} | found
+        scheme = quantization.get("kv_cache_quant_algo")
+        raw["quantization_config"] = {"quant_method": "modelopt", "kv_cache_scheme": scheme} | quantization
     return raw
 
 
@@ -57,24 +57,26 @@ def quantization_of(raw: dict[str, Any], name: str) -> dict[str, Any] | None:
 
     It is at top level or in `text_config`; older compressed-tensors called it `compression_config`.
     """
-    places = [raw, raw.get("text_config") or {}]
-    found = [place[key] for place in places for key in ("quantization_config", "compression_config") if key in place]
-    if not found:
+    objects = [raw, raw.get("text_config") or {}]
+    quantizations = [
+        part[key] for part in objects for key in ("quantization_config", "compression_config") if key in part
+    ]
+    if not quantizations:
         return None
-    if not isinstance(found[0], dict):
-        raise ModelError(f"{name}: the quantization_config in config.json is no object: {str(found[0])[:100]}")
-    return found[0]
+    if not isinstance(quantizations[0], dict):
+        raise ModelError(f"{name}: the quantization_config in config.json is no object: {str(quantizations[0])[:100]}")
+    return quantizations[0]
 
 
 def eos_of(directory: Path, config: Any) -> tuple[int, ...]:
     """Returns the end-of-answer tokens: generation_config.json often lists more of them than config.json."""
     path = directory / "generation_config.json"
-    found = read_json(path).get("eos_token_id") if path.is_file() else None
-    if found is None:
-        found = getattr(config, "eos_token_id", None)  # a config of several parts may lack it
-    if found is None:
+    eos = read_json(path).get("eos_token_id") if path.is_file() else None
+    if eos is None:
+        eos = getattr(config, "eos_token_id", None)  # a config of several parts may lack it
+    if eos is None:
         return ()
-    return tuple(int(token) for token in (found if isinstance(found, list) else [found]))
+    return tuple(int(token) for token in (eos if isinstance(eos, list) else [eos]))
 
 
 def sentence_of(error: Exception) -> str:

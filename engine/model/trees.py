@@ -2,7 +2,8 @@
 
 KV is stored in the order of a work's tokens: its own tokens, then its draft tokens, parents before children. The
 position of a draft token is given by its depth (1 for children of the last own token). It attends to the text, its
-ancestors and itself. A row therefore attends to all KV up to some place, and after that to the places set in a mask.
+ancestors and itself. A row therefore attends to all KV up to some position, and after that to the positions set in a
+mask.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,10 @@ MAX_TREE_DRAFTS = 63
 
 @dataclass(frozen=True)
 class TreeMasks:
-    """The places of its sequence's KV that each row of a step attends to, int64 on the device."""
+    """The positions of its sequence's KV that each row of a step attends to, int64 on the device."""
 
-    lasts: Tensor  # [tokens] all places up to this one …
-    bits: Tensor  # [tokens] … and place lasts + 1 + j where bit j is set
+    lasts: Tensor  # [tokens] all positions up to this one …
+    bits: Tensor  # [tokens] … and position lasts + 1 + j where bit j is set
     deepest: int  # depth of the deepest draft token
     works: frozenset[int]  # indices of works with trees
 
@@ -39,15 +40,15 @@ class HostTreeMasks:
     works: frozenset[int]
 
 
-def host_tree_masks(works: Sequence[Work], places: NDArray[np.int64]) -> HostTreeMasks | None:
-    """Returns the masks of `works`, whose KV goes to `places` `[tokens]` of their sequences.
+def host_tree_masks(works: Sequence[Work], kv_positions: NDArray[np.int64]) -> HostTreeMasks | None:
+    """Returns the masks of `works`, whose KV goes to `kv_positions` `[tokens]` of their sequences.
 
-    None where there is no tree: then a row's position is its place, and it attends to all up to there.
+    None where there is no tree: then a row's position is that of its KV, and it attends to all up to there.
     """
     branching = frozenset(index for index, work in enumerate(works) if work.parents)
     if not branching:
         return None
-    positions, lasts, bits = places.copy(), places.copy(), np.zeros_like(places)
+    positions, lasts, bits = kv_positions.copy(), kv_positions.copy(), np.zeros_like(kv_positions)
     end = deepest = 0
     for index, work in enumerate(works):
         end += len(work.token_ids)
@@ -55,7 +56,7 @@ def host_tree_masks(works: Sequence[Work], places: NDArray[np.int64]) -> HostTre
             continue
         depths, paths = depths_and_paths(work.parents)
         drafts = slice(end - len(depths), end)
-        own = places[end - len(depths) - 1]  # of the last token of the text
+        own = kv_positions[end - len(depths) - 1]  # of the last token of the text
         positions[drafts], lasts[drafts], bits[drafts] = own + np.array(depths), own, paths
         deepest = max(deepest, *depths)
     return HostTreeMasks(positions, lasts, bits, deepest, branching)

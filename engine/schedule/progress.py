@@ -34,4 +34,4 @@ class SequenceProgress(Struct, frozen=True):
     failed: str = ""  # reason; empty: it has not failed
     scores: Scores | None = None  # of `tokens`, where sampling asks for them
     prompt_scores: Scores | None = None  # of the prompt's tokens except the first; with the first token of one sample
-    state: bytes = b""  # hidden state of the token before `tokens`, or the text's result: see `Work.tells_state`
+    state: bytes = b""  # hidden state of the token before `tokens`, or the text's result: see `Work.returns_state`

@@ -51,7 +51,7 @@ class SchedulerLimits(Struct, frozen=True, kw_only=True):
     growth_reserve: Counts[int] = ()  # blocks of each KV group that stay free for running sequences
     max_in_flight: int = 1  # steps that may be launched and not collected, 1 or 2
     shorter: float = SHORTER_PROMPTS_SHARE  # share of a step that a long prompt leaves to shorter prompts
-    tells_states: bool = False  # a handoff includes the hidden state of the last computed token
+    returns_states: bool = False  # a handoff includes the hidden state of the last computed token
     pools: bool = False  # a sequence ends with the result of its states, and no token is drawn
     whole_prompts: bool = False  # a prompt is computed in one step, without KV from the cache
 
@@ -97,7 +97,7 @@ class Scheduler:
         self._lifecycle = Lifecycle(blocks, self._admission, readiness, self._max_sequences)
         self._growth = Growth(blocks, self._lifecycle)
         turns = PromptTurns(self._admission.queue, self._lifecycle, 0.0 if limits.whole_prompts else limits.shorter)
-        telling = Telling(limits.tells_states, limits.pools, limits.whole_prompts)
+        telling = Telling(limits.returns_states, limits.pools, limits.whole_prompts)
         self._works = Works(self._lifecycle, turns, readiness, speculation, telling)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing

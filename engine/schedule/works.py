@@ -146,7 +146,7 @@ class Works:
             parents=drafts.parents,
             propose=propose,
             state=state,
-            tells_state=sampled and (self._telling.pooled or (sequence.hand_off and self._telling.at_handoff)),
+            returns_state=sampled and (self._telling.pooled or (sequence.hand_off and self._telling.at_handoff)),
         )
         sequence.planned = end + len(proposed)
         sequence.drafted = len(proposed)

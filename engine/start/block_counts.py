@@ -110,10 +110,10 @@ def sequences_in(spec: KVSpec, load: PoolLoad, counts: Counts) -> int:
     )
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Returns the largest number up to `most` that fits, by bisection; 0 if none does."""
-    least = 0
-    while least < most:
-        half = (least + most + 1) // 2
-        least, most = (half, most) if fits(half) else (least, half - 1)
-    return least
+def _largest(fits: Callable[[int], bool], upper: int) -> int:
+    """Returns the largest number up to `upper` that fits, by bisection; 0 if none does."""
+    lower = 0
+    while lower < upper:
+        half = (lower + upper + 1) // 2
+        lower, upper = (half, upper) if fits(half) else (lower, half - 1)
+    return lower

@@ -86,7 +86,7 @@ def load_family_model(request: LoadRequest, model_config: ModelConfig) -> Loaded
     _refuse_other_groups(spec, whole_spec, group)
     adapters = None
     if config.adapts:
-        adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, request.device, dtype)
+        adapters = AdapterSlots(make.adapter_targets, config.max_loras, config.max_lora_rank, request.device, dtype)
     return LoadedModel(
         backend,
         model,
@@ -96,7 +96,7 @@ def load_family_model(request: LoadRequest, model_config: ModelConfig) -> Loaded
         adapters=adapters,
         forms=tuple(form for form, _ in make.quantized.most_common()),
         head=head,
-        most_sequences=config.max_sequences,
+        max_sequences=config.max_sequences,
         group=group,
         whole_spec=whole_spec if group.is_divided else None,
         pooler=pooler,

@@ -61,7 +61,7 @@ def load_wrapped(
         adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
         adapters = None
         if device.type == "cpu" or quantized or adapting:  # on a GPU, plain layers stay as they are
-            places = replace_linears(
+            adapter_targets = replace_linears(
                 own,
                 reference_run.products,
                 backend.linears,
@@ -72,7 +72,7 @@ def load_wrapped(
                 reference_run.of_all_tokens,
             )
             if adapting is not None:
-                adapters = AdapterSlots(places, config.max_loras, config.max_lora_rank, device, dtype)
+                adapters = AdapterSlots(adapter_targets, config.max_loras, config.max_lora_rank, device, dtype)
     model: WrappedModel[Any] = WrappedModel(own, attentions, adapting)
     progress("hashing weights", 0.0)
     digest = checkpoint.digest(computation(described) + config.quantization.encode())

@@ -35,7 +35,7 @@ class LoadedModel:
     forms: tuple[Form, ...] = ()  # quantization formats of the weights, largest share first
     is_wrapped: bool = False  # transformers' own code computes it, whose steps cannot be recorded
     head: EagleHead[Any] | None = None  # its layer is the last of the config
-    most_sequences: int = 0  # of a step; only for a head
+    max_sequences: int = 0  # of a step; only for a head
     whole_spec: KVSpec | None = None  # of the KV of all ranks together; None: of one rank
     group: RankGroup = ONE_RANK
     peers: Peers = NO_PEERS
@@ -67,7 +67,7 @@ class LoadedModel:
         depth, adapters = backend.launch_depth, self.adapters
         eagle = None
         if self.head is not None:
-            eagle = EagleProposer(self.head, backend, pool, attention, self.most_sequences)
+            eagle = EagleProposer(self.head, backend, pool, attention, self.max_sequences)
         return Engine(
             *(backend, self.model, self.config, pool, attention, depth, None, adapters),
             follower=eagle,

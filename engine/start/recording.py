@@ -26,7 +26,7 @@ def record_decode_steps(
     """
     if config.decode_graphs != "on" or loaded.is_wrapped:
         return None
-    most_tokens = step_tokens(config, loaded.backend.device)
+    max_tokens = step_tokens(config, loaded.backend.device)
     draft_tokens = config.speculative_tokens or MAX_DRAFT_TOKENS[proposing(config)]
     if not tree and not config.speculative_tokens:
         draft_tokens = min(draft_tokens, MAX_RECORDED_DRAFT_TOKENS)
@@ -35,6 +35,6 @@ def record_decode_steps(
             loaded.model,
             structs.replace(loaded.config, max_model_len=longest),
             pool.layers,
-            StepSizes(min(config.max_sequences, most_tokens), draft_tokens, most_tokens, trees=bool(tree)),
+            StepSizes(min(config.max_sequences, max_tokens), draft_tokens, max_tokens, trees=bool(tree)),
             progress,
         )

@@ -48,10 +48,10 @@ def refuse_impossible(config: EngineConfig, device: torch.device) -> None:
     refuse_more_than("host_kv_memory", config.host_kv_memory, *host_room(config))
 
 
-def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
-    """Raises `ConfigError` if a setting asks for more bytes than `there` are."""
-    if size > there:
-        raise ConfigError(key, format_bytes(size), f"only {format_bytes(there)} are {where}")
+def refuse_more_than(key: str, size: int, available: int, where: str) -> None:
+    """Raises `ConfigError` if a setting asks for more bytes than are `available`."""
+    if size > available:
+        raise ConfigError(key, format_bytes(size), f"only {format_bytes(available)} are {where}")
 
 
 def refuse_large_weights(
@@ -68,20 +68,20 @@ def refuse_large_weights(
     `weights` counts weights by their quantization format in the checkpoint; None: floats. Of the floats, `embedding`
     weights stay in `dtype`, and the others get --quantization. Formats that are not in `operators` are dequantized.
     """
-    there, where = available_memory(), "free on this machine"
+    available, where = available_memory(), "free on this machine"
     if device.type == "cuda":
-        there, where = device_memory(device).free, f"free on {device}"
+        available, where = device_memory(device).free, f"free on {device}"
     parts = ranks if device.type == "cuda" else 1
     takes = _bytes_of(config, weights, dtype, operators, embedding)
     size = sum(takes.values()) // parts
-    if size > there:
+    if size > available:
         half = sum(_bytes_of(config, weights, torch.bfloat16, operators, embedding).values()) // parts
         other = f"; --dtype bf16 takes {format_bytes(half)}" if half < size else "; --model: a smaller one may fit"
         if device.type == "cuda" and ranks < RANK_COUNTS[-1]:
             other += f", or --tensor-parallel {2 * ranks}, which divides them among GPUs"
         ((form, _),) = takes.most_common(1)
         what = f"its weights take {format_bytes(size)} in {form or dtype_name(dtype)}"
-        raise ConfigError("model", config.model, f"{what}, and only {format_bytes(there)} are {where}{other}")
+        raise ConfigError("model", config.model, f"{what}, and only {format_bytes(available)} are {where}{other}")
 
 
 def _bytes_of(
@@ -137,10 +137,10 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
     if spec.groups[0].window:
         why = f"all layers of this model see {spec.groups[0].window} tokens, and what a window gives up is not kept"
         raise ConfigError("host_kv_memory", format_bytes(config.host_kv_memory), why)
-    there, where = host_room(config)
+    available, where = host_room(config)
     if not config.host_kv_directory and pool_bytes:
-        there, where = max(0, there - pool_bytes), f"{where} beside the KV pool's {format_bytes(pool_bytes)}"
-    refuse_more_than("host_kv_memory", config.host_kv_memory, there, where)
+        available, where = max(0, available - pool_bytes), f"{where} beside the KV pool's {format_bytes(pool_bytes)}"
+    refuse_more_than("host_kv_memory", config.host_kv_memory, available, where)
     group = spec.groups[0]
     slots = config.host_kv_memory // group.layers_bytes()
     if not slots:
@@ -184,13 +184,13 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) 
     one sequence of the configured `max_model_len` (if it is 0, any length will do).
     """
     memory = config.kv_memory or spare
-    given = format_bytes(config.kv_memory) if config.kv_memory else "auto"
+    option = format_bytes(config.kv_memory) if config.kv_memory else "auto"
     counts = counts_in(spec, load, memory)
     if counts is None:
         sizes = (f"{format_bytes(group.block_bytes)} in each of {len(group.layers)} layers" for group in spec.groups)
         raise ConfigError(
             "kv_memory",
-            given,
+            option,
             f"one KV block of {spec.groups[0].block_tokens} tokens takes {', and '.join(sizes)}, and the null block as"
             f" much; raise --kv-memory to {format_bytes(2 * spec.block_bytes())} at least"
             f" ({format_bytes(memory)} are there)",
@@ -204,7 +204,7 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) 
         needed = bytes_of_counts(spec, counts_for(spec, load, load.longest))
         raise ConfigError(
             "kv_memory",
-            given,
+            option,
             f"one sequence of {load.longest} tokens needs {format_bytes(needed)} of KV blocks and"
             f" {format_bytes(memory)} are there; raise --kv-memory, or lower --max-model-len to {fits} or less",
         )

@@ -64,7 +64,7 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     """
     name, raw = directory.name, raw_config(directory)
     refuse_untrusted(raw, name, trust_remote_code=trust_remote_code)
-    given = quantization_of(raw, name)
+    quantization = quantization_of(raw, name)
     whole = auto_config(directory, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     if whole.is_encoder_decoder or config.is_encoder_decoder:
@@ -84,7 +84,7 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     served = max_model_len or longest
     _refuse_ropes(config, name, served)
     config.tie_word_embeddings = whole.tie_word_embeddings
-    if given is not None:
+    if quantization is not None:
         _refuse_own_code(config, name)
         for each in (whole, config):  # transformers gets the numbers that the weights stand for
             if hasattr(each, "quantization_config"):
@@ -99,7 +99,7 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
         trust_remote_code=trust_remote_code,
         architecture=_architecture(whole),
         beside_images=config is not whole,
-        quantized=given is not None,
+        quantized=quantization is not None,
     )
 
 
@@ -113,9 +113,9 @@ def refuse_untrusted(raw: dict[str, Any], name: str, *, trust_remote_code: bool)
 
 def refuse_quantized(raw: dict[str, Any], name: str) -> None:
     """Raises `ModelError` for a quantized checkpoint."""
-    given = quantization_of(raw, name)
-    if given is not None:
-        method = given.get("quant_method", "unknown")
+    quantization = quantization_of(raw, name)
+    if quantization is not None:
+        method = quantization.get("quant_method", "unknown")
         raise ModelError(
             f"{name}: its checkpoint is quantized ({method}), and encoders are served from fp32, bf16 or fp16 only"
         )
@@ -146,8 +146,8 @@ def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:
 
 def _refuse_ropes(config: Any, name: str, longest: int) -> None:
     """Raises `ModelError` for rotations that depend on the other sequences of a step."""
-    given = getattr(config, "rope_parameters", None) or {}
-    for each in [given, *(value for value in given.values() if isinstance(value, dict))]:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for each in [parameters, *(value for value in parameters.values() if isinstance(value, dict))]:
         kind = each.get("rope_type")
         original = int(each.get("original_max_position_embeddings") or config.max_position_embeddings)
         if kind in LENGTH_DEPENDENT_ROPES and longest > original:

@@ -44,9 +44,9 @@ class EncoderModel(Generic[TakenStep]):
         rows, found = [], []
         for texts in groups_of(batch.query_lengths):
             lengths = batch.query_lengths[texts]
-            places = np.arange(lengths.max())
-            is_text = places < lengths[:, None]
-            of_tokens = np.where(is_text, starts[texts][:, None] + places, 0)
+            positions = np.arange(lengths.max())
+            is_text = positions < lengths[:, None]
+            of_tokens = np.where(is_text, starts[texts][:, None] + positions, 0)
             output = self._output(batch.token_ids[to_device(of_tokens, batch.token_ids.device)], is_text)
             found.append(output if self._classifies else output[to_device(is_text, output.device)])
             rows.append(texts if self._classifies else of_tokens[is_text])
@@ -62,11 +62,11 @@ class EncoderModel(Generic[TakenStep]):
         mask = to_device(is_text.astype(np.int64), ids.device)
         padding = getattr(self._own.config, "pad_token_id", None) or 0
         ids = torch.where(mask.bool(), ids, padding)  # some models count positions over non-padding ids
-        given = {"input_ids": ids, "attention_mask": mask}
+        inputs = {"input_ids": ids, "attention_mask": mask}
         if self._separator is not None:
             ends = (ids == self._separator).long()
-            given["token_type_ids"] = ((ends.cumsum(1) - ends) > 0).long() * mask
-        output = self._own(**given)
+            inputs["token_type_ids"] = ((ends.cumsum(1) - ends) > 0).long() * mask
+        output = self._own(**inputs)
         states: Tensor = output.logits if self._classifies else output.last_hidden_state
         return states
 

@@ -45,7 +45,7 @@ def round_linears(
     Returns the quantized weights by id of the layer. An embedding that is tied to the head stays unchanged.
     """
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
-    layers = {id(child): child for _, _, child in _places(model, products, dtype)}
+    layers = {id(child): child for _, _, child in _linears(model, products, dtype)}
     made: dict[int, Quantized] = {}
     for count, (key, child) in enumerate(layers.items()):
         progress("quantizing weights", 100.0 * count / len(layers))
@@ -73,17 +73,17 @@ def replace_linears(
     Only layers whose ids are in `products`, with weights in `dtype`. Their quantized weights are popped from
     `quantized`. With `adapting`, returns the layers that adapters can change: `of_all_tokens`, but for the head.
     """
-    places = _places(model, products, dtype)
+    remaining = _linears(model, products, dtype)
     names = {id(module): name for name, module in model.named_modules()}
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     targets: list[tuple[AdapterTarget, Adaptable]] = []
     made: dict[int, BackendLinear] = {}  # by id of the layer, which several modules may share
-    total = len(places)
-    places.reverse()
-    while places:
-        progress("packing weights", 100.0 * (total - len(places)) / total)
-        parent, name, child = places.pop()
+    total = len(remaining)
+    remaining.reverse()
+    while remaining:
+        progress("packing weights", 100.0 * (total - len(remaining)) / total)
+        parent, name, child = remaining.pop()
         if id(child) not in made:
             weight = quantized.pop(id(child), None)
             own = adapting if id(child) in of_all_tokens and child is not head else None
@@ -109,7 +109,7 @@ def _target(name: str, outputs: int, inputs: int) -> AdapterTarget:
     )
 
 
-def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tuple[nn.Module, str, Any]]:
+def _linears(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tuple[nn.Module, str, Any]]:
     return [
         (parent, name, child)
         for parent in model.modules()

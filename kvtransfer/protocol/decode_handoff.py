@@ -221,14 +221,14 @@ class DecodeHandoff:
             return [self._grant_message()] if grant_lost else []
         if header.number > self._arrived:
             return self._fail("gap")
-        place = (header.group, header.layer)
-        upto = self._upto.get(place)
+        layer = (header.group, header.layer)
+        upto = self._upto.get(layer)
         if upto is None or header.first != upto or upto + header.count > self._peer_blocks[header.group].stop:
             return self._fail("bad_frame")
         if not 0 < event.size == header.size == header.count * self._peer_block_bytes[header.group]:
             return self._fail("bad_frame")
         self._arrived += 1
-        self._upto[place] = upto + header.count
+        self._upto[layer] = upto + header.count
         return [Land(self.key, header, self._target(header))]
 
     def _target(self, header: Layer) -> list[int] | PayloadConversion:

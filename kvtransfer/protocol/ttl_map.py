@@ -12,15 +12,15 @@ MAX_ENTRIES = 65536
 class TTLMap(Generic[Key, Value]):
     """Keys with values, each kept for `seconds` after its last `put`."""
 
-    def __init__(self, seconds: float, most: int = MAX_ENTRIES) -> None:
+    def __init__(self, seconds: float, max_entries: int = MAX_ENTRIES) -> None:
         self._seconds = seconds
-        self._most = most
+        self._max_entries = max_entries
         self._entries: OrderedDict[Key, tuple[Value, float]] = OrderedDict()  # oldest first
 
     def put(self, key: Key, value: Value, now: float) -> None:
         self._entries.pop(key, None)
         self._entries[key] = (value, now + self._seconds)
-        if len(self._entries) > self._most:
+        if len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)
 
     def get(self, key: Key, now: float) -> Value | None:

@@ -72,7 +72,7 @@ class Node:
                 max_sequences=16,
                 max_model_len=engine.model_config.max_model_len,
                 max_in_flight=engine.launch_depth,
-                tells_states=stores,
+                returns_states=stores,
             ),
             speculation=Speculation(manager, self._proposer(engine), guesses, stores=stores) if guesses else None,
         )

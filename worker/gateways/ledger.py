@@ -71,9 +71,9 @@ class LedgerEntry:
     def owed(self) -> bool:
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
-    def pending(self, most: int) -> Emitted:
-        """Returns up to `most` tokens after the cursor; the last tokens carry the end."""
-        tokens = self.tokens[self.sent : self.sent + most]
+    def pending(self, count: int) -> Emitted:
+        """Returns up to `count` tokens after the cursor; the last tokens carry the end."""
+        tokens = self.tokens[self.sent : self.sent + count]
         is_last = self.sent + len(tokens) >= len(self.tokens)
         scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
         prompt_scores = self.prompt_scores if self.sent == 0 else None
@@ -140,7 +140,7 @@ class Ledger:
             entry.state = state
 
     def owed(self, gateway: str, most: int) -> list[Emitted]:
-        """Returns a gateway's next message: up to `most` tokens, of the longest waiting sequences first.
+        """Returns a gateway's next message: up to `count` tokens, of the longest waiting sequences first.
 
         Vectors count as tokens by their bytes. Empty if only failures are pending. Prompt scores may be large, so one
         result contains the scores of at most one prompt.

@@ -113,8 +113,8 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         peers = len(self._held.keys() | self._queues.keys())
         pools, need = self._blocks.groups, self._need(group)
         return held is None or all(
-            held_blocks + needed <= min(most, pool.total // peers)
-            for held_blocks, needed, most, pool in zip(held, need, self._max_blocks, pools, strict=True)
+            held_blocks + needed <= min(limit, pool.total // peers)
+            for held_blocks, needed, limit, pool in zip(held, need, self._max_blocks, pools, strict=True)
         )
 
     def _need(self, group: PrefillGroup) -> list[int]:

@@ -117,7 +117,7 @@ class DeviceCounts:
 def _counts_of(change: RowChange) -> dict[int, int]:
     work = change.work
     assert work.tokens is not None
-    counts = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.wanted.counts_prompt else {}
+    counts = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.logit_changes.counts_prompt else {}
     for token, count in Counter(work.tokens[work.prompt_tokens :]).items():
         counts[token] = counts.get(token, 0) + IN_OUTPUT * count
     return counts

@@ -72,7 +72,7 @@ class DeviceAdjuster:
         assert logits.is_contiguous()
         vocab, device = logits.shape[1], logits.device
         changes = self._changes.of(works, vocab, before, masks)
-        penalized = [change for change in changes if change.wanted.penalizes]
+        penalized = [change for change in changes if change.logit_changes.penalizes]
         updates = self._counts.plan(penalized, vocab, device)
         arrays: list[NDArray[Any]] = [
             updates.cleared,
@@ -83,7 +83,7 @@ class DeviceAdjuster:
             *_masks(changes),
             _entries(changes),
         ]
-        source = [(change.row, change.wanted, change.pending) for change in changes], updates.rows.tolist()
+        source = [(change.row, change.logit_changes, change.pending) for change in changes], updates.rows.tolist()
         if source != self._constants_of:
             arrays += [*_biases(changes, vocab), _texts(penalized, updates.rows), _penalties(penalized)]
             self._constants = None
@@ -114,11 +114,11 @@ def _masks(changes: Sequence[RowChange]) -> tuple[NDArray[np.int32], NDArray[np.
 
 def _biases(changes: Sequence[RowChange], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Returns distinct places in the flat logits, and the biases to add there."""
-    biased = [change for change in changes if len(change.wanted.bias_ids)]
+    biased = [change for change in changes if len(change.logit_changes.bias_ids)]
     if not biased:
         return np.empty(0, np.int64), np.empty(0, np.float32)
-    indices = [change.wanted.bias_ids.astype(np.int64) + change.row * vocab for change in biased]
-    return np.concatenate(indices), np.concatenate([change.wanted.biases for change in biased])
+    indices = [change.logit_changes.bias_ids.astype(np.int64) + change.row * vocab for change in biased]
+    return np.concatenate(indices), np.concatenate([change.logit_changes.biases for change in biased])
 
 
 def _texts(changes: Sequence[RowChange], rows: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -127,7 +127,7 @@ def _texts(changes: Sequence[RowChange], rows: NDArray[np.int32]) -> NDArray[np.
 
 
 def _penalties(changes: Sequence[RowChange]) -> NDArray[np.float32]:
-    kinds = [change.wanted.sampling for change in changes]
+    kinds = [change.logit_changes.sampling for change in changes]
     penalties = [[each.repetition_penalty, each.frequency_penalty, each.presence_penalty] for each in kinds]
     return np.array(penalties, np.float32).reshape(-1, 3).T
 

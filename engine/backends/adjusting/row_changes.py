@@ -10,7 +10,7 @@ from engine.backends.adjuster import is_adjusted
 from engine.backends.adjusting.logit_changes import TOKENS_PER_WORD, LogitChanges
 from engine.backends.adjusting.recent import Recent
 from engine.constraints import Masks
-from engine.model.batch import Sampled, place_of_samples
+from engine.model.batch import Sampled, sample_indices
 from engine.plan import Work
 
 NO_CONDITIONAL_TOKENS: NDArray[np.int32] = np.empty((0, 2), np.int32)
@@ -21,7 +21,7 @@ class RowChange(NamedTuple):
 
     row: int
     work: Work
-    wanted: LogitChanges
+    logit_changes: LogitChanges
     pending: int | None  # index of the text's last token among the previous step's tokens; None: the host knows it
     forbidden: list[int]  # forbidden tokens, besides tokens without a bit in `bits`
     conditional: NDArray[np.int32]  # [n, 2]: token, and the pending token that makes it forbidden
@@ -32,41 +32,41 @@ class RowChanges:
     """Prepares the changes of samplings, and caches them by sequence."""
 
     def __init__(self) -> None:
-        self._wanted: Recent[LogitChanges] = Recent()
+        self._by_sequence: Recent[LogitChanges] = Recent()
 
     def of(self, works: Sequence[Work], vocab: int, before: Sampled | None, masks: Masks | None) -> list[RowChange]:
         """Lists the changed rows, in order; arguments as in `Adjuster.adjust`."""
         masked = dict(zip(masks.rows, masks.bits, strict=True)) if masks is not None else {}
-        places: dict[int, int] | None = None
+        indices: dict[int, int] | None = None
         changes = []
         for row, work in enumerate(works):
             if not is_adjusted(work):
                 continue
             pending = None
             if is_pending(work):
-                if places is None:
+                if indices is None:
                     assert before is not None, "a pending token, but no step before it"
-                    places = place_of_samples(before.works)
-                pending = places[work.sequence]
-            wanted, grammar = self._wanted_by(work, vocab), masked.get(row)
-            forbidden, conditional = _bad_words(wanted, work, pending)
-            bits = wanted.allowed
+                    indices = sample_indices(before.works)
+                pending = indices[work.sequence]
+            logit_changes, grammar = self._changes_of(work, vocab), masked.get(row)
+            forbidden, conditional = _bad_words(logit_changes, work, pending)
+            bits = logit_changes.allowed
             if grammar is not None:
                 bits = grammar if bits is None else grammar & bits
                 assert len(bits) == -(-vocab // TOKENS_PER_WORD), "a mask of another vocabulary"
             if work.banned and (grammar is None or bits is None or leaves_others(bits, work.banned)):
                 forbidden = forbidden + [token for token in work.banned if token < vocab]
-            changes.append(RowChange(row, work, wanted, pending, forbidden, conditional, bits))
-        self._wanted.forget(len(works))
+            changes.append(RowChange(row, work, logit_changes, pending, forbidden, conditional, bits))
+        self._by_sequence.forget(len(works))
         return changes
 
-    def _wanted_by(self, work: Work, vocab: int) -> LogitChanges:
+    def _changes_of(self, work: Work, vocab: int) -> LogitChanges:
         assert work.sampling is not None
-        wanted = self._wanted.use(work.sequence)
-        if wanted is None or wanted.sampling is not work.sampling:
-            wanted = LogitChanges(work.sampling, vocab)
-            self._wanted.keep(work.sequence, wanted)
-        return wanted
+        changes = self._by_sequence.use(work.sequence)
+        if changes is None or changes.sampling is not work.sampling:
+            changes = LogitChanges(work.sampling, vocab)
+            self._by_sequence.keep(work.sequence, changes)
+        return changes
 
 
 def is_pending(work: Work) -> bool:
@@ -76,9 +76,9 @@ def is_pending(work: Work) -> bool:
     return work.output_index > len(work.tokens) + len(work.proposed) - work.prompt_tokens
 
 
-def _bad_words(wanted: LogitChanges, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
+def _bad_words(changes: LogitChanges, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
     """Returns the tokens that would complete a bad word, and pairs (token, pending token) that would complete one."""
-    words, tokens = wanted.bad_words, work.tokens
+    words, tokens = changes.bad_words, work.tokens
     if words is None or tokens is None:
         return [], NO_CONDITIONAL_TOKENS
     if pending is None:
@@ -89,8 +89,8 @@ def _bad_words(wanted: LogitChanges, work: Work, pending: int | None) -> tuple[l
 
 def leaves_others(bits: NDArray[np.int32], banned: Sequence[int]) -> bool:
     """Returns whether a mask allows any token that is not banned."""
-    left = bits.view(np.uint32).copy()
+    others = bits.view(np.uint32).copy()
     for token in banned:
-        if token < TOKENS_PER_WORD * len(left):
-            left[token // TOKENS_PER_WORD] &= ~np.uint32(1 << token % TOKENS_PER_WORD)
-    return bool(left.any())
+        if token < TOKENS_PER_WORD * len(others):
+            others[token // TOKENS_PER_WORD] &= ~np.uint32(1 << token % TOKENS_PER_WORD)
+    return bool(others.any())

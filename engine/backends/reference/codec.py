@@ -43,34 +43,34 @@ class ReferenceCodec:
         _, vectors, block_tokens, width = layer.shape
         scales, values = taken_apart(payload, landing, vectors, parts)
         for token, count in _runs(landing, block_tokens):
-            source, away = divmod(token - landing.first, landing.form.block_tokens)
-            block, there = divmod(token, block_tokens)
+            source, source_offset = divmod(token - landing.first, landing.form.block_tokens)
+            block, offset = divmod(token, block_tokens)
             target = layer[landing.blocks[block]]
             for some in _some_vectors(vectors, count * width):
-                found = values[source, some, away : away + count].view(dtype_of(landing))
+                decoded = values[source, some, source_offset : source_offset + count].view(dtype_of(landing))
                 if scales is not None:
-                    found = scaled(found, scales[source, some].view(torch.float32)[:, None], parts)
-                target[some, there : there + count] = found.to(layer.dtype)
+                    decoded = scaled(decoded, scales[source, some].view(torch.float32)[:, None], parts)
+                target[some, offset : offset + count] = decoded.to(layer.dtype)
 
 
-def encoded(found: Tensor, codec: Codec, parts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def encoded(x: Tensor, codec: Codec, parts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Encodes `[…, vectors, tokens, width]` as fp32 scales `[…, vectors, parts]` and values of the same shape.
 
     The result equals that of `kernels.block_copy` to the bit.
     """
-    pairs = [_encoded_part(part, codec) for part in found.split(list(parts) or found.shape[-1], -1)]
+    pairs = [_encoded_part(part, codec) for part in x.split(list(parts) or x.shape[-1], -1)]
     values = torch.cat([values.view(torch.uint8) for _, values in pairs], -1)
     return torch.stack([scale for scale, _ in pairs], -1), values.view(CODEC_FORMATS[codec][0])
 
 
-def _encoded_part(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
+def _encoded_part(x: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
     dtype, largest = CODEC_FORMATS[codec]
-    found = found.float()
-    found = torch.where(found.isfinite(), found, 0.0)
-    highest = found.abs().flatten(-2).amax(-1)
+    x = x.float()
+    x = torch.where(x.isfinite(), x, 0.0)
+    highest = x.abs().flatten(-2).amax(-1)
     # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
     scales = (highest / torch.full_like(highest, largest)).clamp(min=torch.finfo(torch.float32).tiny)
-    quotients = found * (1 / scales)[..., None, None]
+    quotients = x * (1 / scales)[..., None, None]
     converted = ((quotients + ROUND_TO_INTEGER) - ROUND_TO_INTEGER if dtype == torch.int8 else quotients).to(dtype)
     return scales, torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype)  # zeros have no sign
 

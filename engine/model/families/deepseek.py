@@ -28,10 +28,10 @@ def read_2(config: Any, name: str) -> ConfigFields:
 
 def read_3(config: Any, name: str) -> ConfigFields:
     """Reads V3, with sigmoid scores and a correction that is added only to choose experts."""
-    for key, known in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
-        given = getattr(config, key, known)
-        if given != known:
-            raise ModelError(f"{name}: {key} {given} is not supported; supported: {known}")
+    for key, supported in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
+        value = getattr(config, key, supported)
+        if value != supported:
+            raise ModelError(f"{name}: {key} {value} is not supported; supported: {supported}")
     experts = ExpertsMLP(
         **_experts(config, name),
         scores="sigmoid",

@@ -25,10 +25,10 @@ ALPHA, LIMIT = 1.702, 7.0
 
 def read(config: Any, name: str) -> ConfigFields:
     if (config.hidden_act, config.swiglu_alpha, config.swiglu_limit) != ("silu", ALPHA, LIMIT):
-        given = (
+        settings = (
             f"hidden_act {config.hidden_act}, swiglu_alpha {config.swiglu_alpha}, swiglu_limit {config.swiglu_limit}"
         )
-        raise ModelError(f"{name}: {given} are not supported; supported: silu, {ALPHA}, {LIMIT}")
+        raise ModelError(f"{name}: {settings} are not supported; supported: silu, {ALPHA}, {LIMIT}")
     rope, bias = rope_of(config, name), bool(config.attention_bias)
     mlp = ExpertsMLP(
         experts=int(config.num_local_experts),

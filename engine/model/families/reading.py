@@ -57,8 +57,8 @@ def head_dim_of(config: Any) -> int:
 
 def activation_of(config: Any, name: str) -> Activation:
     """Raises `OptionError` for an unsupported activation."""
-    given = getattr(config, "hidden_activation", None) or config.hidden_act
-    return word_of(given, ACTIVATION_BY_NAME, "activation", name)
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    return word_of(activation, ACTIVATION_BY_NAME, "activation", name)
 
 
 def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:
@@ -75,11 +75,11 @@ def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:
     return mlp
 
 
-def word_of(given: Any, known: Mapping[str, Word], what: str, name: str) -> Word:
+def word_of(word: Any, known: Mapping[str, Word], what: str, name: str) -> Word:
     """Looks up a config value in `known`. Raises `OptionError` for an unknown one."""
-    if given not in known:
-        raise OptionError(f"{name}: {what} {given} is not supported; supported: {', '.join(known)}")
-    return known[given]
+    if word not in known:
+        raise OptionError(f"{name}: {what} {word} is not supported; supported: {', '.join(known)}")
+    return known[word]
 
 
 def dense_mlp(config: Any, name: str, bias: bool = False) -> DenseMLP:
@@ -111,58 +111,59 @@ def rope_of(
     `dim` values of a head are rotated; 0 means the whole head, or with `partial` the share that the config says. Raises
     `OptionError` for an unsupported type, `ModelError` for missing or unsupported parameters.
     """
-    given = dict(config.rope_parameters or {})
-    if kind in given:
-        given = dict(given[kind])
-    if any(isinstance(value, dict) for value in given.values()):
+    parameters = dict(config.rope_parameters or {})
+    if kind in parameters:
+        parameters = dict(parameters[kind])
+    if any(isinstance(value, dict) for value in parameters.values()):
         raise ModelError(f"{name}: rope parameters that differ by layer are not supported")
-    found = given.get("rope_type", "default")
-    if found not in ROPE_TYPES:
-        raise OptionError(f"{name}: rope type {found} is not supported; supported: {', '.join(ROPE_TYPES)}")
-    part = float(given.get("partial_rotary_factor") or 1.0)
+    rope_type = parameters.get("rope_type", "default")
+    if rope_type not in ROPE_TYPES:
+        raise OptionError(f"{name}: rope type {rope_type} is not supported; supported: {', '.join(ROPE_TYPES)}")
+    part = float(parameters.get("partial_rotary_factor") or 1.0)
     if part != 1.0 and not partial:
         raise ModelError(f"{name}: this architecture rotates whole heads, not a partial_rotary_factor of {part}")
     dim = dim or int(head_dim_of(config) * part)
     if dim % 2:
         raise ModelError(f"{name}: {dim} rotated numbers of a head are no pairs (partial_rotary_factor)")
     try:
-        fields = _rope_fields(found, given, int(config.max_position_embeddings), dim)
+        fields = _rope_fields(rope_type, parameters, int(config.max_position_embeddings), dim)
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise ModelError(f"{name}: rope type {found} lacks or misstates {error}") from None
-    return Rope(dim=dim, interleaved=interleaved, type=found, **fields)
+        raise ModelError(f"{name}: rope type {rope_type} lacks or misstates {error}") from None
+    return Rope(dim=dim, interleaved=interleaved, type=rope_type, **fields)
 
 
-def _rope_fields(kind: str, given: dict[str, Any], positions: int, dim: int) -> dict[str, Any]:
-    theta = float(given.get("rope_theta") or 10000.0)
+def _rope_fields(kind: str, parameters: dict[str, Any], positions: int, dim: int) -> dict[str, Any]:
+    theta = float(parameters.get("rope_theta") or 10000.0)
     if kind == "default":
         return {"theta": theta}
     if kind == "longrope":
-        return {"theta": theta} | _longrope_fields(given, positions, dim)
-    factor = float(given["factor"])
+        return {"theta": theta} | _longrope_fields(parameters, positions, dim)
+    factor = float(parameters["factor"])
     if kind == "linear":
         return {"theta": theta, "factor": factor}
-    original = int(given.get("original_max_position_embeddings") or positions)
+    original = int(parameters.get("original_max_position_embeddings") or positions)
     fields: dict[str, Any] = {"theta": theta, "factor": factor, "original_max_len": original}
     if kind == "llama3":
-        low, high = float(given["low_freq_factor"]), float(given["high_freq_factor"])
+        low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
         return fields | {"low_freq_factor": low, "high_freq_factor": high}
-    magnitude = given.get("attention_factor")
+    magnitude = parameters.get("attention_factor")
     if magnitude is None:
-        magnitude = yarn_magnitude(factor, float(given.get("mscale") or 0), float(given.get("mscale_all_dim") or 0))
+        mscale, mscale_all_dim = (float(parameters.get(key) or 0) for key in ("mscale", "mscale_all_dim"))
+        magnitude = yarn_magnitude(factor, mscale, mscale_all_dim)
     return fields | {
-        "beta_fast": float(given.get("beta_fast") or 32),
-        "beta_slow": float(given.get("beta_slow") or 1),
+        "beta_fast": float(parameters.get("beta_fast") or 32),
+        "beta_slow": float(parameters.get("beta_slow") or 1),
         "magnitude": float(magnitude),
-        "truncate": bool(given.get("truncate", True)),
+        "truncate": bool(parameters.get("truncate", True)),
     }
 
 
-def _longrope_fields(given: dict[str, Any], positions: int, dim: int) -> dict[str, Any]:
-    original = int(given["original_max_position_embeddings"])
-    short, long = (tuple(map(float, given[name])) for name in ("short_factor", "long_factor"))
+def _longrope_fields(parameters: dict[str, Any], positions: int, dim: int) -> dict[str, Any]:
+    original = int(parameters["original_max_position_embeddings"])
+    short, long = (tuple(map(float, parameters[name])) for name in ("short_factor", "long_factor"))
     if {len(short), len(long)} != {dim // 2}:
         raise ValueError(f"the {dim // 2} numbers of short_factor and long_factor: {len(short)} and {len(long)}")
-    factor, magnitude = float(given.get("factor") or positions / original), given.get("attention_factor")
+    factor, magnitude = float(parameters.get("factor") or positions / original), parameters.get("attention_factor")
     if magnitude is None:
         magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return {

@@ -72,11 +72,11 @@ class CompressedTensors(FloatFormat):
 
     def scheme_of(self, name: str) -> Scheme:
         """Raises `ModelError` if no target matches the layer `name`."""
-        found = [group for group in self.groups if group.names(name)]
-        found += [group for group in self.groups if ANY_LINEAR in group.targets]
-        if not found:
+        matches = [group for group in self.groups if group.names(name)]
+        matches += [group for group in self.groups if ANY_LINEAR in group.targets]
+        if not matches:
             raise ModelError(f"{self.model}: {name} is quantized, but no target of quantization_config names it")
-        return found[0].scheme
+        return matches[0].scheme
 
     def weights_per_element(self, name: str, kind: str) -> tuple[Form | None, int]:
         if name.endswith((*SCALE_SUFFIXES, *IGNORED_SUFFIXES)):
@@ -106,24 +106,24 @@ def read_compressed_tensors(config: dict[str, Any], model: str) -> CompressedTen
 
 
 def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> ConfigGroup:
-    found = groups[key]
-    if not isinstance(found, dict) or not isinstance(found.get("weights"), dict):
+    group = groups[key]
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
         raise ModelError(
             f"{model}: the config group {shown(key)} of compressed-tensors does not say what its weights are"
         )
-    targets = found.get("targets") or []
+    targets = group.get("targets") or []
     if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
         raise ModelError(f"{model}: quantization_config says targets {shown(targets)}, which are no names")
     named = (pattern(each.removeprefix("re:"), model) if each.startswith("re:") else each for each in targets)
-    inputs = object_of(found, model, "input_activations")
-    return ConfigGroup(tuple(named), _scheme(found["weights"], inputs, model, found.get("format") or whole))
+    inputs = object_of(group, model, "input_activations")
+    return ConfigGroup(tuple(named), _scheme(group["weights"], inputs, model, group.get("format") or whole))
 
 
 def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing: Any) -> Scheme:
-    found = PACKED_FORMATS[supported_word(packing, model, "compressed-tensors' format", PACKED_FORMATS)]
-    kind = supported_word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
-    bits = bits_of(weights, model, str(packing), found.bits, "num_bits")
-    strategy = found.strategies[supported_word(_strategy(weights), model, f"{packing} by", found.strategies)]
+    packed = PACKED_FORMATS[supported_word(packing, model, "compressed-tensors' format", PACKED_FORMATS)]
+    kind = supported_word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", packed.types)
+    bits = bits_of(weights, model, str(packing), packed.bits, "num_bits")
+    strategy = packed.strategies[supported_word(_strategy(weights), model, f"{packing} by", packed.strategies)]
     symmetric = bool(weights.get("symmetric", True))
     if kind == "float" and not symmetric:
         raise ModelError(f"{model}: {packing} with zero points is not supported")

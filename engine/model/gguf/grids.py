@@ -20,8 +20,8 @@ SIGN_INDICES = torch.tensor((0, 7, 14, 21))
 def _grid(kind: type) -> Tensor:
     """Returns a type's grid, int8 `[rows, 8 or 4]`."""
     kind.init_grid()  # type: ignore[attr-defined]
-    found: Tensor = torch.from_numpy(kind.grid[0, 0]).to(torch.int8)  # type: ignore[attr-defined]
-    return found
+    grid: Tensor = torch.from_numpy(kind.grid[0, 0]).to(torch.int8)  # type: ignore[attr-defined]
+    return grid
 
 
 def _signed(values: Tensor, negative: Tensor) -> Tensor:
@@ -35,9 +35,9 @@ def _signs(indices: Tensor) -> Tensor:
     return bits(torch.frombuffer(bytearray(quants.IQ2_XXS.ksigns), dtype=torch.uint8)[indices])
 
 
-def _packed_signs(found: Tensor) -> tuple[Tensor, Tensor]:
+def _packed_signs(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the signs of 32 values, and the scale from 0 to 15, in each word of 32 bits."""
-    return _signs((found[..., None] >> SIGN_INDICES & 127).flatten(-2)), found >> 28
+    return _signs((packed[..., None] >> SIGN_INDICES & 127).flatten(-2)), packed >> 28
 
 
 def _half_scales(blocks: Tensor, scales: Tensor, step: float) -> Tensor:
@@ -50,15 +50,15 @@ def _four_bits(bytes: Tensor) -> Tensor:
 
 
 def _iq2_xxs(blocks: Tensor) -> Quantized:
-    indices, found = blocks[..., 2:].unflatten(-1, (8, 8)).split(4, -1)
-    signs, scales = _packed_signs(words(found, 0, 4, 4)[..., 0])
+    indices, packed = blocks[..., 2:].unflatten(-1, (8, 8)).split(4, -1)
+    signs, scales = _packed_signs(words(packed, 0, 4, 4)[..., 0])
     values = _grid(quants.IQ2_XXS)[indices.flatten(-2).long()]
     return made("int8", _signed(values, signs), _half_scales(blocks, scales, 0.25), 32)
 
 
 def _iq2_xs(blocks: Tensor) -> Quantized:
-    found = words(blocks, 2, 66, 2)
-    values = _signed(_grid(quants.IQ2_XS)[found & 511], _signs(found >> 9))
+    packed = words(blocks, 2, 66, 2)
+    values = _signed(_grid(quants.IQ2_XS)[packed & 511], _signs(packed >> 9))
     return made("int8", values, _half_scales(blocks, _four_bits(blocks[..., 66:]), 0.25), 16)
 
 
@@ -88,18 +88,18 @@ def _eighths(indices: Tensor, negative: Tensor) -> Tensor:
 
 
 def _iq1_s(blocks: Tensor) -> Quantized:
-    found = words(blocks, 34, 50, 2)
-    high = (found[..., None] >> torch.tensor((0, 3, 6, 9)) & 7).flatten(-2)
-    values = _eighths(blocks[..., 2:34].long() | high << 8, (found >> 15).repeat_interleave(4, -1))
-    return made("int8", values, halves(blocks, 0)[..., None] * (2 * (found >> 12 & 7) + 1) / 8, 32)
+    packed = words(blocks, 34, 50, 2)
+    high = (packed[..., None] >> torch.tensor((0, 3, 6, 9)) & 7).flatten(-2)
+    values = _eighths(blocks[..., 2:34].long() | high << 8, (packed >> 15).repeat_interleave(4, -1))
+    return made("int8", values, halves(blocks, 0)[..., None] * (2 * (packed >> 12 & 7) + 1) / 8, 32)
 
 
 def _iq1_m(blocks: Tensor) -> Quantized:
     """The fp16 scale of a block is in the highest four bits of its last four words."""
-    found, high = words(blocks, 48, 56, 2), _four_bits(blocks[..., 32:48]).long()
-    whole = (found >> 12 << torch.tensor((0, 4, 8, 12))).sum(-1)
+    packed, high = words(blocks, 48, 56, 2), _four_bits(blocks[..., 32:48]).long()
+    whole = (packed >> 12 << torch.tensor((0, 4, 8, 12))).sum(-1)
     scale = torch.where(whole > 32767, whole - 65536, whole).to(torch.int16).view(torch.float16).float()
-    scales = (found[..., None] >> torch.tensor((0, 3, 6, 9)) & 7).flatten(-2)
+    scales = (packed[..., None] >> torch.tensor((0, 3, 6, 9)) & 7).flatten(-2)
     values = _eighths(blocks[..., :32].long() | (high & 7) << 8, high & 8)
     return made("int8", values, scale[..., None] * (2 * scales + 1) / 8, 16)
 

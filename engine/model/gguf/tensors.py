@@ -41,16 +41,16 @@ class GGUFTensor:
     def get_tensor(self, name: str) -> Tensor:
         """Returns the values, or of a quantized tensor the bytes: uint8 `[out, bytes of a row]`."""
         if self._data.dtype != np.uint8:
-            found = torch.from_numpy(np.array(self._data))  # a copy, since addresses in the file may be odd
+            tensor = torch.from_numpy(np.array(self._data))  # a copy, since addresses in the file may be odd
         elif self.get_dtype() == "BF16":
-            found = torch.from_numpy(np.array(self._data)).view(torch.bfloat16)
+            tensor = torch.from_numpy(np.array(self._data)).view(torch.bfloat16)
         else:
-            found = torch.from_numpy(self._data)
+            tensor = torch.from_numpy(self._data)
         if self._heads:
-            found = in_halves(found, self._heads)
+            tensor = in_halves(tensor, self._heads)
         if self._offset:
-            found += self._offset
-        return found
+            tensor += self._offset
+        return tensor
 
     def get_slice(self, name: str) -> "GGUFTensor":
         return self
@@ -61,8 +61,8 @@ class GGUFTensor:
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:
     """Reorders each head's rows from neighbouring pairs to pairs that are half a head apart."""
-    found: Tensor = rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-    return found
+    halves: Tensor = rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    return halves
 
 
 def read_tensors(paths: list[Path], config: dict[str, Any]) -> dict[str, GGUFTensor]:
@@ -76,7 +76,7 @@ def read_tensors(paths: list[Path], config: dict[str, Any]) -> dict[str, GGUFTen
 
 
 def _named(header: Header, architecture: Architecture, config: dict[str, Any]) -> dict[str, GGUFTensor]:
-    found = {}
+    tensors = {}
     for name, stored in header.tensors.items():
         if name in ROPE_TENSORS:
             continue
@@ -87,12 +87,12 @@ def _named(header: Header, architecture: Architecture, config: dict[str, Any]) -
         data, kind, target = stored.data, stored.tensor_type, hugging_face_name(stem, architecture)
         if "{}" in target:
             for expert in range(len(data)):
-                found[f"{target.format(expert)}.{suffix}"] = GGUFTensor(data[expert], kind, heads, offset)
+                tensors[f"{target.format(expert)}.{suffix}"] = GGUFTensor(data[expert], kind, heads, offset)
             continue
         if part == "ffn_gate_inp_shexp" and data.ndim == 1:
             data = data[None]
-        found[target if target.endswith(SINKS) else f"{target}.{suffix}"] = GGUFTensor(data, kind, heads, offset)
-    return found
+        tensors[target if target.endswith(SINKS) else f"{target}.{suffix}"] = GGUFTensor(data, kind, heads, offset)
+    return tensors
 
 
 def hugging_face_name(stem: str, architecture: Architecture) -> str:

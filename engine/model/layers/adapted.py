@@ -111,5 +111,5 @@ class Adapting:
         self.step = step
 
 
-def adapter_bytes(place: AdapterTarget, rank: int, dtype: torch.dtype) -> int:
-    return rank * (len(place.names) * place.inputs + sum(place.sizes)) * dtype.itemsize
+def adapter_bytes(target: AdapterTarget, rank: int, dtype: torch.dtype) -> int:
+    return rank * (len(target.names) * target.inputs + sum(target.sizes)) * dtype.itemsize

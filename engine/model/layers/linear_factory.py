@@ -47,12 +47,12 @@ class LinearFactory(Generic[AnyLinear]):
     ) -> None:
         """Unquantized weights are quantized unless `quantization` is "none".
 
-        With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`. Of a model
-        divided among a `group` of ranks, this rank's shard is made, by the rules in `engine.model.sharding`.
+        With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `adapter_targets`. Of a
+        model divided among a `group` of ranks, this rank's shard is made, by the rules in `engine.model.sharding`.
         """
         self.adapting = adapting
         self.group = group
-        self.places: list[tuple[AdapterTarget, Adaptable]] = []
+        self.adapter_targets: list[tuple[AdapterTarget, Adaptable]] = []
         self.quantized: Counter[Form] = Counter()  # values of the weights that were made, by form; numbers are in none
         self._checkpoint = checkpoint
         self._linears = linears
@@ -95,8 +95,8 @@ class LinearFactory(Generic[AnyLinear]):
             return self._fused(LinearWeights(weights, offset, order=sums), None)
         own = tuple(len(torch.arange(size)[part]) for (_, size), part in zip(sized, chosen, strict=True))
         shapes = tuple((size, inputs) for _, size in sized)
-        place = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY_ROW)
-        return self._fused(LinearWeights(weights, offset, order=sums), place)
+        target = AdapterTarget(tuple(names), own, inputs, scale, shapes, tuple(chosen), EVERY_ROW)
+        return self._fused(LinearWeights(weights, offset, order=sums), target)
 
     def row_parallel(
         self,
@@ -129,19 +129,19 @@ class LinearFactory(Generic[AnyLinear]):
             weight = self._quantized(whole[:, held], self._quantization)
         else:  # an output's scale is that of all its inputs
             weight = columns(self._quantized(whole, self._quantization), held, name)
-        place = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY_ROW,), held)
+        target = AdapterTarget((name,), (outputs,), length(held), scale, ((outputs, inputs),), (EVERY_ROW,), held)
         sums = self._split(weight, inputs, inputs // units)
-        local = self._fused(LinearWeights([weight], order=sums), place if adaptable else None)
+        local = self._fused(LinearWeights([weight], order=sums), target if adaptable else None)
         linear: Any = RowParallelLinear(local, offset, group.collective)
         return cast(AnyLinear, linear)
 
-    def _fused(self, weights: LinearWeights, place: AdapterTarget | None) -> AnyLinear:
-        """Makes one layer, which adapters may change if it has a `place`."""
-        if self.adapting is None or place is None:
+    def _fused(self, weights: LinearWeights, target: AdapterTarget | None) -> AnyLinear:
+        """Makes one layer, which adapters may change if it has a `target`."""
+        if self.adapting is None or target is None:
             return self._linears.fused(weights)
         linear = self._linears.fused(replace(weights, adapting=self.adapting))
         changed: Any = linear  # `Adaptable`, as `fused` promises
-        self.places.append((place, changed))
+        self.adapter_targets.append((target, changed))
         return linear
 
     def _split(self, weight: Weight, inputs: int, unit: int) -> SumOrder:
@@ -203,10 +203,10 @@ class LinearFactory(Generic[AnyLinear]):
         return ParallelExperts(experts, held, self.group.collective) if self.group.is_divided else experts
 
     def _prepared(self, expert: ExpertTensors, scale: float) -> ExpertTensors:
-        def bias(given: Tensor | None, scale: float) -> Tensor | None:
-            if given is None:
+        def bias(stored: Tensor | None, scale: float) -> Tensor | None:
+            if stored is None:
                 return None
-            return stacked([given if scale == 1.0 else given.float() * scale], self._device, self._dtype)
+            return stacked([stored if scale == 1.0 else stored.float() * scale], self._device, self._dtype)
 
         (down,) = _changed([expert.down], scale, [EVERY_ROW])
         gate_up = tuple(self._quantized(part, self._quantization) for part in expert.gate_up)

@@ -64,17 +64,17 @@ class PlannedDecodes(NamedTuple):
 class DraftController:
     """Chooses the number of draft tokens, and learns from steps."""
 
-    def __init__(self, fit: StepFit, most: int, in_engine: bool, tree: Sequence[int] = ()) -> None:
-        """`most`: maximum draft tokens of a sequence. `in_engine`: the executor drafts them when asked.
+    def __init__(self, fit: StepFit, max_drafts: int, in_engine: bool, tree: Sequence[int] = ()) -> None:
+        """`max_drafts`: maximum draft tokens of a sequence. `in_engine`: the executor drafts them when asked.
 
         `fit` learns the costs of the scheduler's steps. `tree`: parents of the draft tokens, most valuable first, as
         `Work.parents`; empty: a chain.
         """
         self._fit = fit
         self._in_engine = in_engine
-        self._most = most
+        self._max_drafts = max_drafts
         self._tree = tuple(tree)
-        self._trials = LimitTrials([0, *_powers(most), most] if in_engine else [0, most])
+        self._trials = LimitTrials([0, *_powers(max_drafts), max_drafts] if in_engine else [0, max_drafts])
         self._rates = AcceptanceRates()
         self._share = self._draft = self._first = 0.0  # s, c and f
         self._company = 1.0  # average sequences with draft tokens, over steps with any
@@ -82,7 +82,7 @@ class DraftController:
         self._given = self._expected = PRIOR_STEPS  # tokens beyond one per step: actual, and expected
         self._extra = self._extra_tokens()
         self._tokens = [1.0 + extra for extra in self._extra]
-        self.allowed = most  # maximum draft tokens of a sequence in the step being planned
+        self.allowed = max_drafts  # maximum draft tokens of a sequence in the step being planned
 
     def begin(self, sequences: int, context: int, steps: int = 1) -> PlannedDecodes:
         """Chooses the limit of a step in which `sequences` decode, with `context` tokens together.
@@ -120,7 +120,7 @@ class DraftController:
         """
         if not self._in_engine:
             return [0.0, 1.0]
-        tokens = self._rates.tokens(self._most, self._tree)
+        tokens = self._rates.tokens(self._max_drafts, self._tree)
         return [tokens[limit] - 1 for limit in self._trials.limits]
 
     @property
@@ -178,5 +178,5 @@ class DraftController:
         return sum([right for _, right in judged]) * self._share - proposed * self._draft - self._first
 
 
-def _powers(most: int) -> list[int]:
-    return [1 << bit for bit in range((most - 1).bit_length())]
+def _powers(end: int) -> list[int]:
+    return [1 << bit for bit in range((end - 1).bit_length())]

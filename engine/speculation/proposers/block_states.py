@@ -26,8 +26,8 @@ class BlockStates:
     handoff may keep an old state of the same position. Only draft tokens depend on the state, never the output.
     """
 
-    def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
+    def __init__(self, max_blocks: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._states = torch.zeros((max_blocks, hidden), device=device, dtype=dtype)
         self._rows: OrderedDict[int, tuple[int, int]] = (
             OrderedDict()
         )  # by block: its row, and the position of its last token

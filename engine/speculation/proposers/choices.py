@@ -43,12 +43,12 @@ def likeliest(heads: int, count: int, chance: Chance = assumed) -> tuple[Choice,
     return tuple(found)
 
 
-def choices_problem(given: Any, heads: int) -> str:
+def choices_problem(choices: Any, heads: int) -> str:
     """Returns why a list of choices is invalid for `heads` heads; empty if it is valid."""
-    if not isinstance(given, list) or not given:
+    if not isinstance(choices, list) or not choices:
         return "not a list of paths"
     known: set[Choice] = {()}
-    for path in given:
+    for path in choices:
         if not isinstance(path, list) or not all(isinstance(rank, int) and 0 <= rank < DEEPEST_RANK for rank in path):
             return f"{path!r} is not a list of ranks from 0 to {DEEPEST_RANK - 1}"
         choice = tuple(path)

@@ -72,23 +72,23 @@ class _DraftRequest(NamedTuple):
         return [*known[self.stored :], *sampled][: self.missing]
 
 
-def own_blocks(most: int, block_tokens: int) -> int:
-    """Returns the number of blocks that a draft model needs beside the target's, for up to `most` draft tokens."""
-    return MAX_SEQUENCES_PER_STEP * blocks_for(most, block_tokens)
+def own_blocks(max_drafts: int, block_tokens: int) -> int:
+    """Returns the blocks that a draft model needs beside the target's, for up to `max_drafts` draft tokens."""
+    return MAX_SEQUENCES_PER_STEP * blocks_for(max_drafts, block_tokens)
 
 
 class DraftProposer:
     """Drafts with a small model that has its own KV."""
 
-    def __init__(self, draft: DraftModel, vocab: int, most: int, chunk: int) -> None:
-        """Drafts up to `most` tokens of the target's `vocab` per sequence; computes up to `chunk` tokens in a step."""
+    def __init__(self, draft: DraftModel, vocab: int, max_drafts: int, chunk: int) -> None:
+        """Drafts up to `max_drafts` tokens of the target's `vocab` per sequence; at most `chunk` tokens a step."""
         self._draft = draft
         self._vocab = vocab
-        self._most = most
+        self._max_drafts = max_drafts
         self._chunk = chunk
         self._block_size = draft.pool.spec.groups[0].block_tokens
         self._groups = len(draft.pool.spec.groups)
-        self._own_blocks = blocks_for(most, self._block_size)  # of one sequence
+        self._own_blocks = blocks_for(max_drafts, self._block_size)  # of one sequence
         self._kv = DraftKV(self._block_size)
         self._first_tables = block_tables(self._groups)
         self._later_tables = BlockTables(0)
@@ -115,7 +115,7 @@ class DraftProposer:
             if work.propose and sampled and len(work.samples) == 1:
                 assert work.tokens is not None, "draft tokens are requested without the text's tokens"
                 table, length = work.blocks[self._draft.group], len(work.tokens) + len(sampled)
-                count = min(work.propose, self._most, self._draft.config.max_model_len - length)
+                count = min(work.propose, self._max_drafts, self._draft.config.max_model_len - length)
                 if count > 0:
                     stored = self._kv.stored_tokens(work.sequence, work.tokens, sampled, table)
                     missing = length - stored

@@ -54,7 +54,12 @@ class EagleProposer:
     """Implements `KVProposer`."""
 
     def __init__(
-        self, head: EagleHead[Any], backend: Backend[Any, Any], pool: KVPool, attention: Attention[Any], most: int
+        self,
+        head: EagleHead[Any],
+        backend: Backend[Any, Any],
+        pool: KVPool,
+        attention: Attention[Any],
+        max_sequences: int,
     ) -> None:
         self._head = head
         self._backend = backend
@@ -62,7 +67,7 @@ class EagleProposer:
         self._attention = attention
         self._block = pool.spec.groups[0].block_tokens
         self._group = pool.spec.groups_of_layers()[-1]
-        self._kept = SequenceStates(2 * most, head.config.hidden_size, backend.device, backend.dtype)
+        self._kept = SequenceStates(2 * max_sequences, head.config.hidden_size, backend.device, backend.dtype)
         states = min(pool.counts[self._group], STATES_BYTES // (head.config.hidden_size * backend.dtype.itemsize))
         self._block_ends = BlockStates(max(1, states), head.config.hidden_size, backend.device, backend.dtype)
         self._pending: list[_StepStates] = []
@@ -78,7 +83,7 @@ class EagleProposer:
     def skip(self, plan: StepPlan) -> None:
         fresh: list[int] = []
         for work in plan.works:
-            first, end = (-(-place // self._block) for place in (work.start, work.start + len(work.token_ids)))
+            first, end = (-(-position // self._block) for position in (work.start, work.start + len(work.token_ids)))
             fresh += work.blocks[self._group][first:end]
         if fresh:
             self._pool.layers[-1][to_device(np.array(fresh), self._backend.device)] = 0
@@ -130,12 +135,12 @@ class EagleProposer:
             first, row = work.start + own, begin + own - 1  # first sampled token; row of the state before it
             # number of sampled tokens with a known state before them
             known = min(len(tokens), len(result.accepted.get(index, ())) + 1)
-            most = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
-            count = known if most > 0 else known - 1
+            max_drafts = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
+            count = known if max_drafts > 0 else known - 1
             kept.append((work.sequence, first + known - 2, first + count - 1, row + known - 1))
             block_ends += self._ends(work, begin, own + known - 1)
             if count:
-                sampled.append(_sampled_work(work, first, tokens[:count], most))
+                sampled.append(_sampled_work(work, first, tokens[:count], max_drafts))
                 indices.append(index)
                 rows += range(row, row + count)
         if not kept:
@@ -161,10 +166,10 @@ class EagleProposer:
         if not found:
             return [None for _ in works]
         drafts = DeviceDrafts(torch.cat([tokens for _, tokens in found]))
-        places: list[list[int]] = [[] for _ in works]
-        for place, member in enumerate(member for members, _ in found for member in members):
-            places[member].append(place)
-        return [DraftedTokens(drafts, own) if own else None for own in places]
+        indices: list[list[int]] = [[] for _ in works]
+        for position, member in enumerate(member for members, _ in found for member in members):
+            indices[member].append(position)
+        return [DraftedTokens(drafts, own) if own else None for own in indices]
 
     def _pass(self, works: Sequence[Work], before: Tensor, drawn: Sampled | None) -> tuple[Tensor, Sampled | None]:
         batch = build_batch(StepPlan(0, list(works)), self._block, self._backend.device, drawn)
@@ -210,19 +215,19 @@ def _wants_drafts(work: Work) -> bool:
 
 def _decodes(work: Work) -> bool:
     """Returns whether a work continues from the token sampled by this worker's previous step."""
-    return work.output_index > 0 and len(work.token_ids) == 1 + len(work.proposed) and not work.tells_state
+    return work.output_index > 0 and len(work.token_ids) == 1 + len(work.proposed) and not work.returns_state
 
 
-def _sampled_work(work: Work, start: int, tokens: list[int], most: int) -> Work:
+def _sampled_work(work: Work, start: int, tokens: list[int], max_drafts: int) -> Work:
     return structs.replace(
         work,
         start=start,
         token_ids=tokens,
-        sampling=work.sampling if most > 0 else None,
+        sampling=work.sampling if max_drafts > 0 else None,
         output_index=work.output_index + len(tokens),
         prompt_rows=None,
         proposed=(),
-        propose=most,
+        propose=max_drafts,
     )
 
 

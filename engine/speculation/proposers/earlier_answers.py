@@ -20,8 +20,8 @@ PROMPT_TAIL_TOKENS = 16
 class EarlierAnswers:
     """Keeps a limited number of tokens of each salt, at about 16 bytes each."""
 
-    def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
+    def __init__(self, max_tokens: int) -> None:
+        self._half = max(1, max_tokens // 2)
         self._texts: dict[str, list[_Text]] = {}  # by salt, the newer text first; the most recently used salt last
 
     def keep(self, salt: str, tokens: Sequence[int], prompt_tokens: int) -> None:
@@ -35,8 +35,8 @@ class EarlierAnswers:
         if len(self._texts) > MAX_SALTS:
             del self._texts[next(iter(self._texts))]
 
-    def find(self, salt: str, tokens: Sequence[int], most: int, longer: int) -> Proposal:
-        """Returns up to `most` tokens after the longest match with the end of `tokens`, if over `longer` tokens."""
+    def find(self, salt: str, tokens: Sequence[int], count: int, longer: int) -> Proposal:
+        """Returns up to `count` tokens after the longest match with the end of `tokens`, if over `longer` tokens."""
         texts = self._texts.pop(salt, None)
         if texts is None:
             return NO_PROPOSAL
@@ -48,7 +48,7 @@ class EarlierAnswers:
                 best, found = match, text
         if not best.length:
             return NO_PROPOSAL
-        return Proposal(found.tokens[best.place : best.place + most].tolist(), best.length)
+        return Proposal(found.tokens[best.position : best.position + count].tolist(), best.length)
 
     def counts(self) -> dict[str, int]:
         return {salt: sum(len(text.tokens) for text in texts) for salt, texts in self._texts.items()}
@@ -59,6 +59,6 @@ class _Text:
 
     __slots__ = ("suffixes", "tokens")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_tokens: int) -> None:
         self.tokens: array[int] = array("I")
-        self.suffixes = Suffixes(most)
+        self.suffixes = Suffixes(max_tokens)

@@ -89,8 +89,8 @@ class MedusaProposer:
         if not requests:
             return {}
         logits = self.heads.logits(_rows(hidden, [each.row for each in requests]), self.model)
-        most = max(each.drafts for each in requests)
-        best = self._best(logits, 1 + max(choice[-1] for choice in self.tree.choices[:most]))
+        max_drafts = max(each.drafts for each in requests)
+        best = self._best(logits, 1 + max(choice[-1] for choice in self.tree.choices[:max_drafts]))
         return {
             each.number: Proposal(
                 [of_heads[each.skipped_heads + len(path) - 1][path[-1]] for path in self.tree.choices[: each.drafts]],

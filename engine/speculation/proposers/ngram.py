@@ -18,17 +18,17 @@ class NGramProposer:
     def __init__(self, earlier: EarlierAnswers | None = None) -> None:
         self._earlier = earlier
 
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, max_drafts: int) -> Proposal:
         """Drafts, and keeps the index of the text in `sequence`."""
         if sequence.suffixes is None:
             sequence.suffixes = Suffixes(sequence.plan_length)
         tokens = sequence.tokens
         match = sequence.suffixes.find(tokens)
         if self._earlier is not None and match.length < MAX_MATCH_TOKENS:
-            drafts = self._earlier.find(sequence.prompt.salt, tokens, most, match.length)
+            drafts = self._earlier.find(sequence.prompt.salt, tokens, max_drafts, match.length)
             if drafts.tokens:
                 return drafts
-        return Proposal(continued(tokens, match.place, most), match.length) if match.length else NO_PROPOSAL
+        return Proposal(continued(tokens, match.position, max_drafts), match.length) if match.length else NO_PROPOSAL
 
     def ended(self, sequence: DraftedSequence) -> None:
         if self._earlier is not None:

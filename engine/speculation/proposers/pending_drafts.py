@@ -48,13 +48,13 @@ class DeviceDrafts:
 class DraftedTokens(Sequence[int]):
     """The draft tokens of one sequence. Reading them waits for the device; their number is known."""
 
-    def __init__(self, drafts: DeviceDrafts, places: Sequence[int]) -> None:
-        """`places` are the indices of the sequence's draft tokens in `drafts`."""
+    def __init__(self, drafts: DeviceDrafts, indices: Sequence[int]) -> None:
+        """`indices` are those of the sequence's draft tokens in `drafts`."""
         self.drafts = drafts
-        self.places = places
+        self.indices = indices
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -64,10 +64,10 @@ class DraftedTokens(Sequence[int]):
 
     def __getitem__(self, index: int | slice) -> int | list[int]:
         known = self.drafts.known()
-        return [known[place] for place in self.places][index]
+        return [known[draft] for draft in self.indices][index]
 
     def first(self, count: int) -> "DraftedTokens":
-        return DraftedTokens(self.drafts, self.places[: max(0, count)])
+        return DraftedTokens(self.drafts, self.indices[: max(0, count)])
 
 
 class PendingDrafts:
@@ -132,8 +132,8 @@ def before_drafts(
             begins[id(each.drafts)] = length
             parts.append(each.drafts.tokens)
             length += len(each.drafts.tokens)
-    places = {
-        sequence: [begins[id(each.drafts)] + place for place in each.places] for sequence, each in drafted.items()
+    indices = {
+        sequence: [begins[id(each.drafts)] + draft for draft in each.indices] for sequence, each in drafted.items()
     }
     tokens = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return Sampled(tokens, before.works if before is not None and waits else (), places)
+    return Sampled(tokens, before.works if before is not None and waits else (), indices)

@@ -28,8 +28,8 @@ class Proposer(Protocol):
 
     in_engine: bool  # the executor drafts, and each step must ask for the next step's draft tokens
 
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
-        """Returns at most `most` draft tokens to follow `sequence.tokens`; empty if nothing is likely."""
+    def propose(self, sequence: DraftedSequence, max_drafts: int) -> Proposal:
+        """Returns at most `max_drafts` draft tokens to follow `sequence.tokens`; empty if nothing is likely."""
         ...
 
     def ended(self, sequence: DraftedSequence) -> None: ...
@@ -40,10 +40,10 @@ class EngineProposer:
 
     in_engine = True
 
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, max_drafts: int) -> Proposal:
         """Returns the draft tokens once: they are invalid after other tokens."""
         proposed, sequence.proposed = sequence.proposed, NO_PROPOSAL
-        return proposed.first(most)
+        return proposed.first(max_drafts)
 
     def ended(self, sequence: DraftedSequence) -> None:
         """Does nothing."""

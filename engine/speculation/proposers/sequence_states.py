@@ -27,8 +27,8 @@ class SequenceStates:
     Ends of sequences are not reported: the least recently used state is dropped, and is then unknown to the caller.
     """
 
-    def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
+    def __init__(self, max_sequences: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._states = torch.zeros((max_sequences, hidden), device=device, dtype=dtype)
         self._slots: OrderedDict[int, _StateSlot] = OrderedDict()  # by sequence
 
     def keep(self, sequences: Sequence[int], positions: Sequence[int], stored: Sequence[int], states: Tensor) -> None:

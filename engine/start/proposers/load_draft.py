@@ -41,7 +41,7 @@ class LoadedDraft:
 
     loaded: LoadedModel
     main: int  # the target's KV group whose block tables it shares: the first without a window
-    most: int  # maximum draft tokens of a step
+    max_drafts: int  # maximum draft tokens of a step
     chunk: int  # maximum tokens computed in one step, besides draft tokens
     records: bool  # whether its steps are recorded, where the backend can
     sequences: int  # maximum sequences of a recorded step
@@ -50,7 +50,7 @@ class LoadedDraft:
         return self.loaded.model.weights_bytes()
 
     def _own(self) -> int:
-        return own_blocks(self.most, self.loaded.spec.groups[0].block_tokens)
+        return own_blocks(self.max_drafts, self.loaded.spec.groups[0].block_tokens)
 
     def own_bytes(self) -> int:
         return self._own() * self.loaded.spec.block_bytes()
@@ -66,7 +66,7 @@ class LoadedDraft:
         """Allocates the draft's KV for a target's pool of `counts` blocks, records its steps, makes the proposer."""
         draft = self._with_pool(counts, target)
         draft = replace(draft, steps=self._record(draft, progress))
-        return DraftProposer(draft, target.vocab_size, self.most, self.chunk)
+        return DraftProposer(draft, target.vocab_size, self.max_drafts, self.chunk)
 
     def _with_pool(self, counts: Counts, target: TextModel) -> DraftModel:
         loaded, count = self.loaded, counts[self.main]
@@ -82,7 +82,9 @@ class LoadedDraft:
                 draft.model,
                 draft.config,
                 draft.pool.layers,
-                StepSizes(self.sequences, RECORDED_TOKENS - 1, self.chunk, self.most * draft.backend.launch_depth),
+                StepSizes(
+                    self.sequences, RECORDED_TOKENS - 1, self.chunk, self.max_drafts * draft.backend.launch_depth
+                ),
                 lambda stage, percent: progress(f"{stage} of the draft model", percent),
             )
 
@@ -97,10 +99,10 @@ class LoadedDraft:
             return 0
         blocks = blocks_for(self.chunk, size)
         draft = self._with_pool((1 + blocks,) * (self.main + 1), config)
-        proposer = DraftProposer(draft, config.vocab_size, self.most, self.chunk)
+        proposer = DraftProposer(draft, config.vocab_size, self.max_drafts, self.chunk)
         tables = (list(range(1, 1 + blocks)),) * (self.main + 1)
-        tokens = [0] * (min(self.chunk, config.max_model_len - self.most) - 1)
-        work = Work(0, 0, [0], tables, Sampling(seed=0), tokens=tokens, propose=self.most)
+        tokens = [0] * (min(self.chunk, config.max_model_len - self.max_drafts) - 1)
+        work = Work(0, 0, [0], tables, Sampling(seed=0), tokens=tokens, propose=self.max_drafts)
         with torch.inference_mode(), device_errors():
             for step in range(2):  # first a text, then its continuation
                 proposer.propose(StepPlan(step, [work]), StepResult(step, [[0]]), torch.empty(0))
@@ -117,16 +119,16 @@ def load_draft(
 
     Raises `ConfigError` or `ModelError` for a model that cannot draft for this target.
     """
-    given, groups = config.draft_model, target.spec.groups
+    draft_model, groups = config.draft_model, target.spec.groups
     main = next((number for number, group in enumerate(groups) if not group.window), None)
     if main is None:
         why = f"all layers of {target.config.name} see {groups[0].window} tokens, and a draft goes by blocks that stay"
-        raise ConfigError(DRAFT_OPTION, given, why)
-    directory = locate(given, progress)
-    refuse_other_vocabulary(DRAFT_OPTION, given, directory, locate(config.model, weights=False))
+        raise ConfigError(DRAFT_OPTION, draft_model, why)
+    directory = locate(draft_model, progress)
+    refuse_other_vocabulary(DRAFT_OPTION, draft_model, directory, locate(config.model, weights=False))
     own = structs.replace(
         config,
-        model=given,
+        model=draft_model,
         model_impl="native",
         max_model_len=0,
         lora=(),
@@ -140,7 +142,7 @@ def load_draft(
     return LoadedDraft(
         loaded,
         main,
-        most=config.speculative_tokens or MAX_DRAFT_TOKENS["draft"],
+        max_drafts=config.speculative_tokens or MAX_DRAFT_TOKENS["draft"],
         chunk=config.max_batch_tokens,
         records=config.decode_graphs == "on",
         sequences=min(MAX_SEQUENCES_PER_STEP, config.max_sequences, config.max_batch_tokens),

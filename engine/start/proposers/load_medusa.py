@@ -74,9 +74,9 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
         outputs: tuple[Linear, ...] = ()
         is_original = config.get("original_lm_head") is True
         if checkpoint.holds("lm_heads.0.weight") and not is_original:
-            given = (checkpoint.tensor(f"lm_heads.{head}.weight", (vocab, hidden)) for head in heads)
+            lm_heads = (checkpoint.tensor(f"lm_heads.{head}.weight", (vocab, hidden)) for head in heads)
             own = target.group.shard.part(vocab)
-            outputs = tuple(linears.fused(LinearWeights([output[own].to(device)])) for output in given)
+            outputs = tuple(linears.fused(LinearWeights([output[own].to(device)])) for output in lm_heads)
     checkpoint.refuse_unused(beginnings=("lm_heads.",) if is_original else ())
     tree = Tree.of(_choices(directory, config, count))
     made = MedusaHeads(count, first, later, outputs, target.group, vocab)
@@ -84,12 +84,12 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
 
 
 def _choices(directory: Path, config: dict[str, Any], heads: int) -> Sequence[Choice]:
-    given = config.get("medusa_choices")
-    if given is None:
+    choices = config.get("medusa_choices")
+    if choices is None:
         return likeliest(heads, MAX_CHOICES)
-    if wrong := choices_problem(given, heads):
+    if wrong := choices_problem(choices, heads):
         raise ModelError(f"{directory.name}: medusa_choices of config.json: {wrong}")
-    return [tuple(path) for path in given[:MAX_CHOICES]]
+    return [tuple(path) for path in choices[:MAX_CHOICES]]
 
 
 def _counted(directory: Path, config: dict[str, Any], names: tuple[str, str]) -> int:

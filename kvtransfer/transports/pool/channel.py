@@ -101,8 +101,8 @@ class PoolChannel:
 
     def _receive(self) -> None:
         try:
-            most = MAX_POOL_RANKS * len(self._groups)
-            text, descriptors, _, _ = socket.recv_fds(self._socket, 1, most, socket.MSG_CMSG_CLOEXEC)
+            max_descriptors = MAX_POOL_RANKS * len(self._groups)
+            text, descriptors, _, _ = socket.recv_fds(self._socket, 1, max_descriptors, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:

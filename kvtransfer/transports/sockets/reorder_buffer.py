@@ -23,9 +23,9 @@ def counted(number: int) -> bytes:
 class ReorderBuffer(Generic[Payload]):
     """The early payloads of one session."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: bytes that may be held."""
-        self._most = most
+    def __init__(self, capacity: int) -> None:
+        """`capacity`: bytes that may be held."""
+        self._capacity = capacity
         self._next = 0
         self._held: dict[int, tuple[int, Payload]] = {}
         self._size = 0
@@ -38,7 +38,7 @@ class ReorderBuffer(Generic[Payload]):
         number = int.from_bytes(count, "little")
         if len(count) != COUNT_BYTES or not self._next <= number < self._next + MAX_AHEAD or number in self._held:
             raise MessageError("a payload with a count that was there, or that cannot be")
-        if number != self._next and self._size + size > self._most:
+        if number != self._next and self._size + size > self._capacity:
             raise MessageError("more payloads ahead of one that is missing than the window has")
         self._held[number] = (size, message)
         self._size += size

@@ -35,7 +35,7 @@ def test_where_adapters_are_on_the_chunk_has_a_blank_adapter(backend: str, tmp_p
     (work,) = LoggedPool.works
     assert (work.start, len(work.token_ids)) == (70, 30) and work.adapter
     with pytest.raises(KeyError):
-        adapters.of([work])  # it is gone
+        adapters.slots_of([work])  # it is gone
     answers = []
     for digest in ("", work.adapter):
         with adapters.blank():

@@ -16,10 +16,10 @@ class Oracle:
         self._right = right
         self._branching = branching
 
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
-        assert most > 0
+    def propose(self, sequence: DraftedSequence, max_drafts: int) -> Proposal:
+        assert max_drafts > 0
         length = len(sequence.tokens)
-        known = self._expected[sequence.id][length : length + most]
+        known = self._expected[sequence.id][length : length + max_drafts]
         right = [(7 * place + 3 * length) % 10 < self._right for place in range(len(known))]
         if not self._branching:
             return Proposal([token if good else STOP for token, good in zip(known, right, strict=True)])

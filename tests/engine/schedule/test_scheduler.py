@@ -250,8 +250,8 @@ class Guessing:
     def __init__(self, *tokens: int) -> None:
         self._tokens = list(tokens)
 
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
-        return Proposal(self._tokens[:most])
+    def propose(self, sequence: DraftedSequence, max_drafts: int) -> Proposal:
+        return Proposal(self._tokens[:max_drafts])
 
     def ended(self, sequence: DraftedSequence) -> None:
         """Does nothing: no text is kept."""

@@ -80,7 +80,7 @@ static void sort(
 {
     const long count = experts->own, used = experts->router.used, pairs = tokens * used;
     const long bytes = experts->hidden * (experts->format == FP32 ? 4 : 2);
-    long next[MOST_EXPERTS + 1]; /* the last pairs are other ranks' */
+    long next[MAX_EXPERTS + 1]; /* the last pairs are other ranks' */
     memset(begin, 0, (count + 2) * sizeof *begin);
     for (long pair = 0; pair < pairs; pair++)
         begin[own_number(experts, buffers->chosen[pair]) + 1]++;
@@ -163,8 +163,8 @@ EXPORT void baton_mix(
     const long format = experts->format, size = format == FP32 ? 4 : 2, hidden = experts->hidden;
     const long width = experts->down->inputs;
     char *shared_y = experts->partial ? change + tokens * hidden * sizeof(float) : buffers->shared_y;
-    long begin[MOST_EXPERTS + 2], count = 0;
-    struct product up[MOST_EXPERTS + 1], down[MOST_EXPERTS + 1];
+    long begin[MAX_EXPERTS + 2], count = 0;
+    struct product up[MAX_EXPERTS + 1], down[MAX_EXPERTS + 1];
     sort(experts, buffers, x, tokens, begin);
     const long pairs = begin[experts->own];
     for (long expert = 0; expert < experts->own; expert++) {

@@ -5,7 +5,7 @@
 
 #include "linear.h"
 
-#define MOST_EXPERTS 1024
+#define MAX_EXPERTS 1024
 #define EXPERT_SPLITS 4 /* of the experts: each split's products are added up by themselves, then these sums in a tree */
 
 enum scores { SOFTMAX, SOFTMAX_OF_USED, SIGMOID };

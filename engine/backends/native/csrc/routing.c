@@ -45,8 +45,8 @@ static long take_best(const float *scores, uint8_t *out, long count)
 static void keep_best_groups(const struct router *router, const float *wanted, uint8_t *out)
 {
     const long groups = router->groups, size = router->experts / groups;
-    float worth[MOST_EXPERTS];
-    uint8_t left[MOST_EXPERTS] = {0};
+    float worth[MAX_EXPERTS];
+    uint8_t left[MAX_EXPERTS] = {0};
     for (long group = 0; group < groups; group++) {
         float first = -INFINITY, second = -INFINITY;
         for (const float *score = wanted + group * size; score < wanted + (group + 1) * size; score++)
@@ -66,8 +66,8 @@ static void keep_best_groups(const struct router *router, const float *wanted, u
 static void route(const struct router *router, float *scores, int32_t *chosen, float *shares)
 {
     const long experts = router->experts, used = router->used;
-    float corrected[MOST_EXPERTS], sum = 0;
-    uint8_t out[MOST_EXPERTS] = {0};
+    float corrected[MAX_EXPERTS], sum = 0;
+    uint8_t out[MAX_EXPERTS] = {0};
     const float *wanted = scores;
     if (router->scores == SOFTMAX)
         softmax(scores, experts);

@@ -20,7 +20,7 @@ from engine.model.layers.experts import ExpertsWeights
 from engine.model.layers.tensor_parallel import ParallelExperts, RowParallelLinear
 
 MAX_EXPERTS = 1024
-"""Equal to MOST_EXPERTS in experts.h."""
+"""Equal to MAX_EXPERTS in experts.h."""
 SCORE_KINDS = ("softmax", "softmax_of_used", "sigmoid")
 """`enum scores` in experts.h."""
 

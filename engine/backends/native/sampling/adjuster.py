@@ -50,7 +50,7 @@ class NativeAdjuster:
         return logits
 
     def _packed(self, change: RowChange, sampled: Tensor | None, alive: list[NDArray[np.int32]]) -> bytes:
-        wanted, sampling, bits = change.wanted, change.wanted.sampling, change.bits
+        changes, sampling, bits = change.logit_changes, change.logit_changes.sampling, change.bits
         pending = None
         if change.pending is not None:
             assert sampled is not None
@@ -61,16 +61,16 @@ class NativeAdjuster:
         ids = np.array(forbidden, np.int32)
         alive.append(ids)
         listed = None
-        if wanted.penalizes:
+        if changes.penalizes:
             listed = self._counts(change, pending)
             alive += listed
         return _ROW_CHANGE_STRUCT.pack(
             change.row,
-            len(wanted.bias_ids),
+            len(changes.bias_ids),
             len(listed.ids) if listed is not None else 0,
             len(ids),
-            wanted.bias_ids.ctypes.data,
-            wanted.biases.ctypes.data,
+            changes.bias_ids.ctypes.data,
+            changes.biases.ctypes.data,
             listed.ids.ctypes.data if listed is not None else 0,
             listed.counts.ctypes.data if listed is not None else 0,
             ids.ctypes.data,
@@ -88,15 +88,15 @@ class NativeAdjuster:
         work = change.work
         text = work.tokens
         assert text is not None
-        found = self._counted.use(work.sequence)
+        counted = self._counted.use(work.sequence)
         if work.proposed:
-            assert found is not None and found.text is text, "a row of draft tokens before its work's first"
-            return found.counts.behind(work.proposed)
-        if found is None or found.text is not text or found.tokens > len(text):
-            prompt = text[: work.prompt_tokens] if change.wanted.counts_prompt else ()
-            found = CountedText(text, work.prompt_tokens, TokenCounts(prompt))
-        found.counts.add(text[found.tokens :])
+            assert counted is not None and counted.text is text, "a row of draft tokens before its work's first"
+            return counted.counts.behind(work.proposed)
+        if counted is None or counted.text is not text or counted.tokens > len(text):
+            prompt = text[: work.prompt_tokens] if change.logit_changes.counts_prompt else ()
+            counted = CountedText(text, work.prompt_tokens, TokenCounts(prompt))
+        counted.counts.add(text[counted.tokens :])
         if pending is not None:
-            found.counts.add([pending])
-        self._counted.keep(work.sequence, CountedText(text, len(text) + (pending is not None), found.counts))
-        return found.counts.listed()
+            counted.counts.add([pending])
+        self._counted.keep(work.sequence, CountedText(text, len(text) + (pending is not None), counted.counts))
+        return counted.counts.listed()

@@ -22,26 +22,26 @@ class TokenCounts:
 
     def __init__(self, prompt: Sequence[int]) -> None:
         tokens = dict.fromkeys(prompt)
-        self._places = dict(zip(tokens, range(len(tokens)), strict=True))
+        self._indices = dict(zip(tokens, range(len(tokens)), strict=True))
         self.ids: NDArray[np.int32] = np.zeros(max(MIN_LIST_CAPACITY, 2 * len(tokens)), np.int32)
         self.counts: NDArray[np.int32] = np.zeros_like(self.ids)
         self.ids[: len(tokens)] = np.fromiter(tokens, np.int32)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     def add(self, tokens: Sequence[int]) -> None:
         """Counts the next tokens of the output."""
-        places = self._places
+        indices = self._indices
         for token in tokens:
-            place = places.get(token)
-            if place is None:
-                place = places[token] = len(places)
-                if place == len(self.ids):
+            index = indices.get(token)
+            if index is None:
+                index = indices[token] = len(indices)
+                if index == len(self.ids):
                     self.ids = np.concatenate((self.ids, np.zeros_like(self.ids)))
                     self.counts = np.concatenate((self.counts, np.zeros_like(self.counts)))
-                self.ids[place] = token
-            self.counts[place] += 1
+                self.ids[index] = token
+            self.counts[index] += 1
 
     def listed(self) -> Listed:
         """Returns the entries, which the next `add` may change."""
@@ -49,9 +49,9 @@ class TokenCounts:
 
     def behind(self, tokens: Sequence[int]) -> Listed:
         """Returns separate entries for the text extended by further output `tokens`."""
-        new = [token for token in dict.fromkeys(tokens) if token not in self._places]
+        new = [token for token in dict.fromkeys(tokens) if token not in self._indices]
         ids = np.concatenate((self.ids[: len(self)], np.array(new, np.int32)))
         counts = np.concatenate((self.counts[: len(self)], np.zeros(len(new), np.int32)))
         for token in tokens:
-            counts[self._places[token] if token in self._places else len(self) + new.index(token)] += 1
+            counts[self._indices[token] if token in self._indices else len(self) + new.index(token)] += 1
         return Listed(ids, counts)

@@ -195,7 +195,7 @@ def test_a_state_that_came_along_continues_a_text_whose_kv_did(model: Path, head
     """What a prefill worker tells of its last token is what the decode worker's first guesses need."""
     (prompt,) = make_prompts([19], 320)
     first, second = (speculating(with_head(model)) for _ in range(2))
-    work = structs.replace(asked(0, prompt, 1, 0, 19), propose=0, tells_state=True)
+    work = structs.replace(asked(0, prompt, 1, 0, 19), propose=0, returns_state=True)
     first.launch(StepPlan(0, [work]))
     told = first.collect()
     for here, there in zip(first.engine.pool.layers, second.engine.pool.layers, strict=True):

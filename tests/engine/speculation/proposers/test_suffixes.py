@@ -50,21 +50,21 @@ def test_a_text_that_repeats_is_matched_as_far_as_it_does(text: list[int], more:
     tokens = (text * (2 + more // len(text)))[: len(text) + more]
     match = Suffixes(len(tokens)).find(tokens)
     assert match.length == min(more, MAX_MATCH_TOKENS)
-    assert continued(tokens, match.place, 20) == [(text * 30)[len(tokens) + place] for place in range(20)]
+    assert continued(tokens, match.position, 20) == [(text * 30)[len(tokens) + place] for place in range(20)]
 
 
 def test_the_longest_match_wins_over_newer_ones() -> None:
     tokens = [9, 1, 2, 3, 4, 50, 8, 3, 4, 60, 7, 4, 70, *range(100, 100 + MAX_UNINDEXED_TOKENS), 1, 2, 3, 4]
     suffixes = Suffixes(100)
     match = suffixes.find(tokens)
-    assert (tokens[match.place], match.length) == (50, 4)
-    assert continued(tokens, match.place, 2) == [50, 8]
+    assert (tokens[match.position], match.length) == (50, 4)
+    assert continued(tokens, match.position, 2) == [50, 8]
 
 
 def test_one_token_alone_is_matched_where_no_pair_is() -> None:
     tokens = [1, 2, 3, *range(100, 100 + 2 * MAX_UNINDEXED_TOKENS), 2]
     match = Suffixes(100).find(tokens)
-    assert (tokens[match.place], match.length) == (3, 1)
+    assert (tokens[match.position], match.length) == (3, 1)
     assert Suffixes(100).find([1, 2, 3]) == NO_MATCH
 
 

@@ -72,27 +72,27 @@ class Knowing:
         self._branching = branching
         self.guesses = 0
 
-    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, max_drafts: int) -> Proposal:
         length = len(sequence.tokens)
-        found = self._texts[sequence.id - 1][length : length + most]
+        found = self._texts[sequence.id - 1][length : length + max_drafts]
         self.guesses += len(found)
         guesses = [token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)]
-        return self._tree(guesses, most, WAYS[length % len(WAYS)]) if self._branching else Proposal(guesses)
+        return self._tree(guesses, max_drafts, WAYS[length % len(WAYS)]) if self._branching else Proposal(guesses)
 
     def ended(self, sequence: DraftedSequence) -> None:
         """What was said is known."""
 
-    def _tree(self, guesses: list[int], most: int, way: tuple[int, ...]) -> Proposal:
+    def _tree(self, guesses: list[int], max_drafts: int, way: tuple[int, ...]) -> Proposal:
         """Puts the guesses on one way through a tree, and tokens that differ from their siblings on the others."""
         on_way = dict(zip(way, guesses, strict=False))
-        tokens = [on_way.get(guess, 2 + guess) for guess in range(most)]
-        for guess, parent in enumerate(TREE[:most]):
+        tokens = [on_way.get(guess, 2 + guess) for guess in range(max_drafts)]
+        for guess, parent in enumerate(TREE[:max_drafts]):
             siblings = {
                 token for token, of in zip(tokens, TREE, strict=False) if of == parent and token != tokens[guess]
             }
             if guess not in on_way and tokens[guess] in {on_way.get(each) for each in way}:
                 tokens[guess] = next(token for token in range(40) if token not in siblings | set(guesses))
-        return Proposal(tokens, parents=TREE[:most])
+        return Proposal(tokens, parents=TREE[:max_drafts])
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +101,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(
-    engine: LoadedEngine, model: Path, proposer: Knowing | None, most: int = 0, blocks: int = 0
+    engine: LoadedEngine, model: Path, proposer: Knowing | None, max_drafts: int = 0, blocks: int = 0
 ) -> list[Answer]:
     """Asks for all at once; with few `blocks`, some of them are preempted."""
 
     def speculation(manager: BlockManager, proposer: Knowing) -> Speculation:
-        return Speculation(manager, proposer, most)
+        return Speculation(manager, proposer, max_drafts)
 
     guessing = partial(speculation, proposer=proposer) if proposer is not None else None
     batch = Batch(engine, Executor(engine, constraints=masks_of(model)), blocks, speculation=guessing)
@@ -120,9 +120,9 @@ def test_what_is_drawn_is_what_is_drawn_without_guesses(model: Path, backend: st
     engine = make_engine(model, cpu_backend=backend, kv_memory=16 << 20, max_model_len=512)
     alone = answers(engine, model, None)
     assert not any(answer.failed for answer in alone)
-    for most, wrong, blocks in ((1, 99, 0), (4, 3, 0), (7, 99, 0), (7, 5, 40), (7, 4, TREES)):
+    for max_drafts, wrong, blocks in ((1, 99, 0), (4, 3, 0), (7, 99, 0), (7, 5, 40), (7, 4, TREES)):
         proposer = Knowing(alone, wrong, branching=blocks == TREES)
-        found = answers(engine, model, proposer, most, blocks)
+        found = answers(engine, model, proposer, max_drafts, blocks)
         assert proposer.guesses > 100
         for name, this, that in zip(ASKED, found, alone, strict=True):
             assert (this.tokens, this.finish, this.failed) == (that.tokens, that.finish, that.failed), name

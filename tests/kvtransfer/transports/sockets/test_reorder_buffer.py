@@ -10,7 +10,7 @@ from kvtransfer.transports.sockets.reorder_buffer import MAX_AHEAD, ReorderBuffe
 
 @given(st.permutations(range(12)))
 def test_any_arrival_passes_in_the_order_of_leaving(arrival: list[int]) -> None:
-    order: ReorderBuffer[int] = ReorderBuffer(most=12)
+    order: ReorderBuffer[int] = ReorderBuffer(capacity=12)
     passed = []
     for number in arrival:
         ready = order.take(counted(number), 1, number)
@@ -21,7 +21,7 @@ def test_any_arrival_passes_in_the_order_of_leaving(arrival: list[int]) -> None:
 
 @pytest.mark.parametrize("count", [counted(0), counted(2), counted(1 + MAX_AHEAD), b"", b"1234567"])
 def test_a_count_that_was_there_or_cannot_be_is_refused(count: bytes) -> None:
-    order: ReorderBuffer[str] = ReorderBuffer(most=100)
+    order: ReorderBuffer[str] = ReorderBuffer(capacity=100)
     order.take(counted(0), 1, "first")
     order.take(counted(2), 1, "early")
     with pytest.raises(MessageError, match="with a count that was there"):
@@ -30,7 +30,7 @@ def test_a_count_that_was_there_or_cannot_be_is_refused(count: bytes) -> None:
 
 
 def test_no_more_is_held_than_may_be_under_way() -> None:
-    order: ReorderBuffer[int] = ReorderBuffer(most=10)
+    order: ReorderBuffer[int] = ReorderBuffer(capacity=10)
     order.take(counted(1), 10, 1)
     with pytest.raises(MessageError, match="than the window has"):
         order.take(counted(2), 1, 2)
