@@ -71,7 +71,9 @@ def text(
 def curl_line(url: str, model: str, directory: Path | None, more: str = "") -> str:
     """Returns a curl command: a chat if the model has a chat template, else a completion."""
     if directory is None or chat_template(directory):
-        return _curl(f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(EXAMPLE_QUESTION)]}, more)
+        return _curl(
+            f"{url}/v1/chat/completions", {"model": model, "messages": [_user_message(EXAMPLE_QUESTION)]}, more
+        )
     return _curl(f"{url}/v1/completions", {"model": model, "prompt": "Once upon a time", "max_tokens": 32}, more)
 
 
@@ -87,12 +89,12 @@ def tool_line(url: str, model: str, more: str) -> str:
     """Returns a curl command whose answer calls a tool."""
     return _curl(
         f"{url}/v1/chat/completions",
-        {"model": model, "messages": [_asked(EXAMPLE_TOOL_QUESTION)], "tools": [EXAMPLE_TOOL]},
+        {"model": model, "messages": [_user_message(EXAMPLE_TOOL_QUESTION)], "tools": [EXAMPLE_TOOL]},
         more,
     )
 
 
-def _asked(question: str) -> dict[str, str]:
+def _user_message(question: str) -> dict[str, str]:
     return {"role": "user", "content": question}
 
 

@@ -70,10 +70,10 @@ def _answer(tokenizer: LLTokenizer, body: bytes, outgoing: int) -> NoReturn:
         os._exit(status)
 
 
-def check(tokenizer: LLTokenizer, asked: GrammarCheck) -> GrammarVerdict:
+def check(tokenizer: LLTokenizer, request: GrammarCheck) -> GrammarVerdict:
     """Compiles a grammar, and writes the beginning of a text by it."""
     try:
-        grammar = _lark(asked)
+        grammar = _lark(request)
         _walk(compiled(tokenizer, grammar), tokenizer)
     except GrammarError as error:
         large = any(words in str(error) for words in TOO_LARGE_WORDS)
@@ -81,7 +81,7 @@ def check(tokenizer: LLTokenizer, asked: GrammarCheck) -> GrammarVerdict:
         return GrammarVerdict("grammar_too_complex" if large else "invalid_grammar", message)
     if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
         return GrammarVerdict("grammar_too_complex", f"in Lark it has more than {MAX_GRAMMAR_BYTES} bytes")
-    return GrammarVerdict(grammar=grammar if asked.written == "any" else "")
+    return GrammarVerdict(grammar=grammar if request.written == "any" else "")
 
 
 def _walk(matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
@@ -107,12 +107,12 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _lark(asked: GrammarCheck) -> str:
+def _lark(request: GrammarCheck) -> str:
     """Returns a grammar in Lark. Raises `GrammarError` if it is neither Lark nor GBNF."""
-    if asked.written == "lark":
-        return asked.grammar
+    if request.written == "lark":
+        return request.grammar
     try:
-        return any_to_lark(asked.grammar)
+        return any_to_lark(request.grammar)
     except MemoryError:
         raise
     except Exception as error:  # the library raises nothing more specific

@@ -69,23 +69,23 @@ class GrammarChecks:
         for checker in self._checkers:
             await checker.close()
 
-    async def _verdict(self, key: bytes, asked: GrammarCheck, share: TenantShare) -> GrammarVerdict | None:
+    async def _verdict(self, key: bytes, request: GrammarCheck, share: TenantShare) -> GrammarVerdict | None:
         """Returns the verdict on an unknown grammar, or None if it could not be checked."""
         task = self._under_way.get(key)
         if task is None:
             if len(self._under_way) >= MAX_WAITING_GRAMMARS:
                 return None
-            task = self._under_way[key] = self._tasks.start(self._check(key, asked, share))
+            task = self._under_way[key] = self._tasks.start(self._check(key, request, share))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _check(self, key: bytes, asked: GrammarCheck, share: TenantShare) -> GrammarVerdict | None:
+    async def _check(self, key: bytes, request: GrammarCheck, share: TenantShare) -> GrammarVerdict | None:
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 await self._slots.take(share, 1)
                 checker = self._idle.pop()
                 try:
-                    verdict = await checker.check(asked)
+                    verdict = await checker.check(request)
                 finally:
                     self._idle.append(checker)
                     self._slots.give_back()
@@ -106,12 +106,12 @@ class _Checker:
         self._command = [sys.executable, "-m", "gateway.grammar.checker", str(directory), str(vocabulary)]
         self._process: asyncio.subprocess.Process | None = None
 
-    async def check(self, asked: GrammarCheck) -> GrammarVerdict | None:
+    async def check(self, request: GrammarCheck) -> GrammarVerdict | None:
         """Returns the verdict, or None if the process dies. If the caller is cancelled, the process ends."""
         try:
             process = await self._living()
             assert process.stdin is not None and process.stdout is not None
-            body = msgspec.json.encode(asked)
+            body = msgspec.json.encode(request)
             process.stdin.write(struct.pack("<I", len(body)) + body)
             await process.stdin.drain()
             (size,) = struct.unpack("<I", await process.stdout.readexactly(LENGTH_BYTES))

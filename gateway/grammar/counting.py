@@ -44,24 +44,24 @@ def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
     return kept | ({"allOf": [*beside, branches]} if "anyOf" in schema else branches)
 
 
-def _choices(names: Sequence[str], least: int, most: int, closed: bool) -> Iterator[dict[str, bool]]:
-    """Yields which of the first few names are present, so that `least` to `most` of all names are present.
+def _choices(names: Sequence[str], minimum: int, maximum: int, closed: bool) -> Iterator[dict[str, bool]]:
+    """Yields which of the first few names are present, so that `minimum` to `maximum` of all names are present.
 
-    If other properties are allowed (not `closed`), all names are fixed, and the others may make up for `least`.
+    If other properties are allowed (not `closed`), all names are fixed, and the others may make up for `minimum`.
     """
     waiting: list[dict[str, bool]] = [{}]
     while waiting:
         chosen = waiting.pop()
         come = sum(chosen.values())
         may_come = len(names) - len(chosen) + come
-        if len(chosen) == len(names) or (closed and least <= come and may_come <= most):
-            if come <= most and (least <= come or not closed):
+        if len(chosen) == len(names) or (closed and minimum <= come and may_come <= maximum):
+            if come <= maximum and (minimum <= come or not closed):
                 yield chosen
             continue
         name = names[len(chosen)]
-        if may_come > least or not closed:
+        if may_come > minimum or not closed:
             waiting.append({**chosen, name: False})
-        if come < most:
+        if come < maximum:
             waiting.append({**chosen, name: True})
 
 

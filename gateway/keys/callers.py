@@ -67,15 +67,15 @@ def objective_of(headers: Mapping[str, str], of_key: Objective) -> Objective:
     return Objective(ttft, tpot).over(of_key)
 
 
-def _milliseconds(headers: Mapping[str, str], name: str, least: float | None) -> float | None:
+def _milliseconds(headers: Mapping[str, str], name: str, minimum: float | None) -> float | None:
     text = headers.get(name)
     if text is None:
         return None
     value = float(text) if _MILLISECONDS_REGEX.fullmatch(text.strip()) else 0.0
     if not 1 <= value <= MAX_OBJECTIVE_MS:
         raise invalid(f"{name}: {text[:64]!r} is no number of milliseconds from 1 to {MAX_OBJECTIVE_MS:.0f}", name)
-    if least is not None and value < least:
-        raise invalid(f"{name}: {value:g} is less than {least:g}, the objective of this key", name)
+    if minimum is not None and value < minimum:
+        raise invalid(f"{name}: {value:g} is less than {minimum:g}, the objective of this key", name)
     return value
 
 

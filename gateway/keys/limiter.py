@@ -158,4 +158,6 @@ class Limiter:
         if now >= refusal.until:
             del self._refused[caller.key]
         elif tokens >= refusal.tokens:
-            raise LimitReached(error.message, max(0.001, (error.retry_after or 0) + refusal.at - now), error.told)
+            raise LimitReached(
+                error.message, max(0.001, (error.retry_after or 0) + refusal.at - now), error.limit_headers
+            )

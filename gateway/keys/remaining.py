@@ -15,12 +15,12 @@ SLOT_SECONDS = 1.0  # s after which a request in progress may have ended
 class LimitReached(APIError):
     """Refusal of a request beyond a limit of its key, with headers about each limit."""
 
-    def __init__(self, message: str, retry_after: float, told: Mapping[str, str]) -> None:
+    def __init__(self, message: str, retry_after: float, limit_headers: Mapping[str, str]) -> None:
         super().__init__(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)
-        self.told = told
+        self.limit_headers = limit_headers
 
     def headers(self) -> Mapping[str, str]:
-        return {**super().headers(), **self.told}
+        return {**super().headers(), **self.limit_headers}
 
 
 class Remaining(Struct, frozen=True):

@@ -25,7 +25,7 @@ class TenantMetrics:
     def ended(self, record: FinishedRecord) -> None:
         if not record.tenant:
             return
-        labels = (self._model, self._shown(record.tenant))
+        labels = (self._model, self._tenant_label(record.tenant))
         self._requests.labels(*labels, record.outcome).inc()
         self._tokens.labels(*labels, "prompt").inc(record.prompt_tokens)
         self._tokens.labels(*labels, "output").inc(record.output_tokens)
@@ -34,9 +34,9 @@ class TenantMetrics:
 
     def refused(self, tenant: str, status: int, code: str) -> None:
         if tenant:
-            self._refused.labels(self._model, self._shown(tenant), str(status), code).inc()
+            self._refused.labels(self._model, self._tenant_label(tenant), str(status), code).inc()
 
-    def _shown(self, tenant: str) -> str:
+    def _tenant_label(self, tenant: str) -> str:
         if tenant not in self._known and len(self._known) >= MAX_TENANTS:
             return OTHER_TENANTS
         self._known.add(tenant)

@@ -92,16 +92,16 @@ class OllamaShaper(OneAnswerShaper[OllamaLine]):
             OllamaAnswerMessage(content=answer.content, thinking=answer.reasoning or UNSET, tool_calls=calls or UNSET)
         )
 
-    def _line(self, said: OllamaAnswerMessage) -> OllamaLine:
+    def _line(self, message: OllamaAnswerMessage) -> OllamaLine:
         common: dict[str, Any] = {"model": self._model, "created_at": rfc3339(time.time())}
         if self._chat:
-            return OllamaChatAnswer(message=said, **common)
-        return OllamaGenerated(response=said.content, thinking=said.thinking, **common)
+            return OllamaChatAnswer(message=message, **common)
+        return OllamaGenerated(response=message.content, thinking=message.thinking, **common)
 
-    def _done(self, said: OllamaAnswerMessage) -> OllamaLine:
+    def _done(self, message: OllamaAnswerMessage) -> OllamaLine:
         timings, sample = self._stream.timings(time.monotonic()), self._stream.sample
         return structs.replace(
-            self._line(said),
+            self._line(message),
             done=True,
             done_reason="length" if self._finish == "length" else "stop",
             total_duration=int(timings.e2e_ms * NS_PER_MS),

@@ -258,13 +258,13 @@ class PromptAdmission:
             raise no_model(body.model, self._model, adapters)
         return adapters[body.model].digest
 
-    def checked_ids(self, ids: list[int], most: int | None, param: str = "prompt") -> list[int]:
+    def checked_ids(self, ids: list[int], max_tokens: int | None, param: str = "prompt") -> list[int]:
         """Returns a client's token ids.
 
-        Raises `TooManyTokens` for more than `most`, and `APIError` for ids outside the vocabulary.
+        Raises `TooManyTokens` for more than `max_tokens`, and `APIError` for ids outside the vocabulary.
         """
         size = self.tokenizer.vocabulary
-        if most is not None and len(ids) > most:
+        if max_tokens is not None and len(ids) > max_tokens:
             raise TooManyTokens(len(ids), counted=True)
         check_ids((min(ids, default=0), max(ids, default=0)), size, param)
         return ids

@@ -75,13 +75,13 @@ class AnswerFormat:
 
 
 def answer_format(
-    shown: ShownTools, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
+    shown_tools: ShownTools, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
 ) -> AnswerFormat:
     """Returns the format of a model with this template. `tools` and `reasoning` are names of formats, auto or none."""
     family = next((family for family in TOOL_FORMATS if family.name == tools), None)
     if tools == "auto":
-        family = recognised(TOOL_FORMATS, shown, token_id)
+        family = recognised(TOOL_FORMATS, shown_tools, token_id)
     thinking = next((thinking for thinking in THINKING_FORMATS if thinking.name == reasoning), None)
     if reasoning == "auto":
-        thinking = next((thinking for thinking in THINKING_FORMATS if thinking.recognises(shown.source)), None)
-    return AnswerFormat(family, thinking, token_id, shown.takes)
+        thinking = next((thinking for thinking in THINKING_FORMATS if thinking.recognises(shown_tools.source)), None)
+    return AnswerFormat(family, thinking, token_id, shown_tools.takes)

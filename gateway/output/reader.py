@@ -270,14 +270,14 @@ def joined(parts: Sequence[Part]) -> list[Part]:
             groups[-1].append(part)
         else:
             groups.append([part])
-    return [_one(group) for group in groups]
+    return [_joined_part(group) for group in groups]
 
 
 def _kind(part: Part) -> tuple[type, int]:
     return type(part), part.call if isinstance(part, CallArguments | CallBegins) else 0
 
 
-def _one(group: list[Part]) -> Part:
+def _joined_part(group: list[Part]) -> Part:
     first = group[0]
     if isinstance(first, CallBegins) or len(group) == 1:
         return first

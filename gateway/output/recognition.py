@@ -18,13 +18,13 @@ from gateway.text.shown_tools import PROBE_PARAMETERS, PROBE_TOOL_NAME, ShownCal
 _PROBE_USE = ToolUse((Tool(PROBE_TOOL_NAME, PROBE_PARAMETERS),))
 
 
-def recognised(families: Sequence[ToolFormat], shown: ShownTools, token_id: TokenId) -> ToolFormat | None:
+def recognised(families: Sequence[ToolFormat], shown_tools: ShownTools, token_id: TokenId) -> ToolFormat | None:
     """Returns the first fitting format, or None if none fits or the template takes no tools."""
-    if not shown.takes:
+    if not shown_tools.takes:
         return None
-    if (calls := shown.calls) is not None:
+    if (calls := shown_tools.calls) is not None:
         return next((family for family in families if _reads(family, calls)), None)
-    described = (family for family in families if all(words in shown.source for words in family.words))
+    described = (family for family in families if all(words in shown_tools.source for words in family.words))
     spelled = (
         family
         for family in families

@@ -27,7 +27,7 @@ class StoredConversation(Struct, frozen=True):
     def listed(self, limit: int, descending: bool, after: str | None) -> ItemList:
         """Returns the response's input items that follow the item `after`. Raises `APIError` if that is missing."""
         said = self.items[: len(self.items) - len(self.response.output)]
-        items = [_shown(item, f"{self.response.id}_{number}") for number, item in enumerate(said)]
+        items = [_listed_item(item, f"{self.response.id}_{number}") for number, item in enumerate(said)]
         if descending:
             items.reverse()
         if after is not None:
@@ -54,9 +54,9 @@ class Conversations:
     def keeps(self) -> bool:
         return self._store.keeps
 
-    async def keep(self, caller: Caller, said: list[Item], response: ResponseAnswer) -> bool:
-        """Stores a response after the items `said`. Returns False if that fails, which leaves the answer valid."""
-        body = msgspec.json.encode(StoredConversation(response, [*said, *response.output]))
+    async def keep(self, caller: Caller, items: list[Item], response: ResponseAnswer) -> bool:
+        """Stores a response after `items`. Returns False if that fails, which leaves the answer valid."""
+        body = msgspec.json.encode(StoredConversation(response, [*items, *response.output]))
         if len(body) > self._store.largest:
             return False
         try:
@@ -72,7 +72,7 @@ class Conversations:
         try:
             body = await self._store.get(self._tenants.salt(caller), id)
         except StoreUnavailable:
-            raise _away() from None
+            raise _unavailable() from None
         try:
             if body is not None:
                 return msgspec.json.decode(body, type=StoredConversation)
@@ -101,16 +101,16 @@ class Conversations:
         try:
             found = await self._store.delete(self._tenants.salt(caller), id)
         except StoreUnavailable:
-            raise _away() from None
+            raise _unavailable() from None
         if not found:
             raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
 
 
-def _away() -> APIError:
+def _unavailable() -> APIError:
     return unavailable("stored responses are out of reach", "store_unavailable", 2.0)
 
 
-def _shown(item: Item, id: str) -> Item:
+def _listed_item(item: Item, id: str) -> Item:
     if not isinstance(item, MessageItem):
         return structs.replace(item, id=item.id or id, status=item.status or "completed")
     content = item.content

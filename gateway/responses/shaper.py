@@ -77,18 +77,18 @@ class ResponseShaper(OneAnswerShaper[Event]):
         """Yields the last events. The response is stored before its event, as a client may continue from it at once."""
         if events := self._shape.end(self._finish):
             yield self._joined(events)
-        yield self._joined(self._shape.ended(await self._kept(self._finish)))
+        yield self._joined(self._shape.ended(await self._stored(self._finish)))
 
     async def whole(self, answers: Sequence[Answer]) -> ResponseAnswer:
         (answer,) = answers
         self._thoughts.add(0, answer.parts, answer.token_ids)
         self._shape.take(answer.parts, await self._logprobs(answer.parts, answer.token_ids, answer.scores))
-        return await self._kept(answer.finish or "stop")
+        return await self._stored(answer.finish or "stop")
 
     def failure(self, error: APIError) -> bytes:
         return self._joined(self._shape.failed("server_error", error.message))
 
-    async def _kept(self, finish: Finish) -> ResponseAnswer:
+    async def _stored(self, finish: Finish) -> ResponseAnswer:
         response = self._shape.whole(finish, self._usage())
         if self._keep is None or await self._keep(response):
             return response

@@ -40,8 +40,8 @@ class TextScores:
         self._passed(arguments)
         return [] if isinstance(part, CallBegins) else self._passed(part.text, isinstance(part, Content))
 
-    def _passed(self, said: str, is_content: bool = False) -> list[TextLogprob]:
-        text = said.encode()
+    def _passed(self, piece: str, is_content: bool = False) -> list[TextLogprob]:
+        text = piece.encode()
         found = self._bytes.find(text)
         if not text or found < 0:
             return []

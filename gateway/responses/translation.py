@@ -91,7 +91,7 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
     """Yields messages. Everything that the model did in one turn (thoughts, text, calls) is one message."""
     turn: list[Message] = []
     called = False  # whether the turn has calls: text after them begins a new turn
-    for said in map(_said, items):
+    for said in map(_message_of, items):
         if turn and (said.role != "assistant" or (called and said.content is not None)):
             yield joined(turn)
             turn, called = [], False
@@ -104,7 +104,7 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
         yield joined(turn)
 
 
-def _said(item: Item) -> Message:
+def _message_of(item: Item) -> Message:
     match item:
         case MessageItem(role=role, content=content):
             return Message(role=role, content=content if isinstance(content, str) else _parts(content))

@@ -20,12 +20,12 @@ class SpecialTokens:
         self._search = Tokenizer(WordLevel({UNMATCHED_TOKEN: 0}, unk_token=UNMATCHED_TOKEN))
         self._search.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in self.tokens])
 
-    def found(self, text: str) -> list[int]:
+    def ids_in(self, text: str) -> list[int]:
         return [id for id in self._search.encode_batch_fast([text], add_special_tokens=False)[0].ids if id]
 
     def replaced(self, text: str, change: Callable[[str], str]) -> str:
         """Returns a text with `change` applied to each special token."""
-        if not self.found(text):
+        if not self.ids_in(text):
             return text
         (found,) = self._search.encode_batch([text], add_special_tokens=False)  # slower, and also returns positions
         pieces, at = [], 0

@@ -53,7 +53,7 @@ class SpelledTokens:
         marks = dict(zip(keys, free, strict=False))
         marked = chat.changed(lambda text: self._spelled_marked(text, marks))
         text, bare = render(marked), render(chat.changed(lambda text: _all_marked(text, marks)))
-        if self._special.found(text) != self._special.found(bare):
+        if self._special.ids_in(text) != self._special.ids_in(bare):
             raise invalid("the model's chat template turns text of these messages into special tokens", "messages")
         return MarkedText(text, {mark: key for key, mark in marks.items()} if list(marked.texts()) != texts else {})
 

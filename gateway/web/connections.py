@@ -14,14 +14,14 @@ C = TypeVar("C", bound=Closable)
 
 
 class Connections(Generic[C]):
-    """The state of each open connection, at most `most`. Pure.
+    """The state of each open connection, at most `max_connections`. Pure.
 
     A connection is *new* until the head of its first request has come, then *busy* up to the end of the answer, then
     *kept*. Connections that are not busy are idle, and can be closed without harm: clients open another one.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_connections: int) -> None:
+        self.max_connections = max_connections
         self._new: dict[C, None] = {}  # in the order of their opening
         self._kept: dict[C, None] = {}  # in the order of their last answer
         self._busy: set[C] = set()
@@ -31,7 +31,7 @@ class Connections(Generic[C]):
 
     def opened(self, connection: C) -> bool:
         """Adds a connection, and closes the oldest idle one if needed. Returns False if all others are busy."""
-        if len(self) >= self.most:
+        if len(self) >= self.max_connections:
             oldest = next(iter(self._new or self._kept), None)
             if oldest is None:
                 return False
@@ -45,7 +45,7 @@ class Connections(Generic[C]):
             self.lost(connection)
             self._busy.add(connection)
 
-    def kept(self, connection: C) -> None:
+    def answered(self, connection: C) -> None:
         if connection in self._busy:
             self._busy.discard(connection)
             self._kept[connection] = None

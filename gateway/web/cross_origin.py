@@ -34,20 +34,20 @@ class CrossOrigin:
         if wrong is not None:
             raise ConfigError("--allow-origins", wrong, "it is no origin, such as https://host or https://host:port")
 
-    def headers(self, path: str, asked: Headers) -> Mapping[str, str]:
+    def headers(self, path: str, request_headers: Headers) -> Mapping[str, str]:
         """Returns the CORS headers of an answer to a web page; empty for other clients."""
-        origin = self._of(path, asked)
+        origin = self._of(path, request_headers)
         if origin is None:
             return {}
         vary = {} if origin == "*" else {"vary": "origin"}
         exposed = {"access-control-expose-headers": EXPOSED_HEADERS, "timing-allow-origin": origin}
         return {"access-control-allow-origin": origin, **exposed, **vary}
 
-    def preflight(self, path: str, asked: Headers) -> Mapping[str, str]:
+    def preflight(self, path: str, request_headers: Headers) -> Mapping[str, str]:
         """Returns the CORS headers of a preflight answer."""
-        if (origin := self.headers(path, asked)) == {}:
+        if (origin := self.headers(path, request_headers)) == {}:
             return {}
-        named = asked.get("access-control-request-headers", "")
+        named = request_headers.get("access-control-request-headers", "")
         return {
             **origin,
             "access-control-allow-methods": ALLOWED_METHODS,
@@ -55,9 +55,9 @@ class CrossOrigin:
             "access-control-max-age": MAX_AGE_S,
         }
 
-    def _of(self, path: str, asked: Headers) -> str | None:
+    def _of(self, path: str, request_headers: Headers) -> str | None:
         """Returns the value of `access-control-allow-origin`; None if the page may not read the answer."""
-        origin = asked.get("origin")
+        origin = request_headers.get("origin")
         if origin is None or path in CLOSED_PATHS:
             return None
         if "*" in self._allowed:
@@ -65,8 +65,8 @@ class CrossOrigin:
         return origin if origin.lower() in self._allowed else None
 
 
-def is_preflight(asked: Headers) -> bool:
-    return "origin" in asked and "access-control-request-method" in asked
+def is_preflight(request_headers: Headers) -> bool:
+    return "origin" in request_headers and "access-control-request-method" in request_headers
 
 
 def allow(methods: Sequence[str]) -> Mapping[str, str]:

@@ -83,7 +83,7 @@ class RequestMiddleware:
                 await self._app(scope, receive, send_on)
 
 
-def client_id(asked: Headers) -> str | None:
+def client_id(request_headers: Headers) -> str | None:
     """Returns the client's own id of the request, if it can be repeated and logged."""
-    name = asked.get("x-request-id", "")
+    name = request_headers.get("x-request-id", "")
     return name if _CLIENT_ID_REGEX.fullmatch(name) else None

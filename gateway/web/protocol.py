@@ -45,9 +45,9 @@ _connection_log.setLevel(logging.ERROR)  # uvicorn also warns of bytes that are 
 class ServerConfig(uvicorn.Config):
     """uvicorn's settings, and objects that all connections share."""
 
-    def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], str], **settings: Any) -> None:
+    def __init__(self, app: ASGIApp, max_connections: int, refused: Callable[[APIError], str], **settings: Any) -> None:
         super().__init__(app, http=HTTPConnection, ws="none", lifespan="off", **settings)
-        self.open: Connections[HTTPConnection] = Connections(most)
+        self.open: Connections[HTTPConnection] = Connections(max_connections)
         self.refused = refused  # reports a refusal of a request that has not been read, and returns its new id
 
 
@@ -80,7 +80,7 @@ class HTTPConnection(HttpToolsProtocol):
         if self._connections.opened(self):
             self._expect_head()
         else:
-            error = unavailable(f"{self._connections.most} connections are open", "too_many_connections")
+            error = unavailable(f"{self._connections.max_connections} connections are open", "too_many_connections")
             self._refuse(error, TURNED_AWAY_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -203,7 +203,7 @@ class HTTPConnection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._idle():  # a pipelined request is next
             return
-        self._connections.kept(self)
+        self._connections.answered(self)
         if self.cycle.more_body:
             self._drop(self._keeps_alive)
         elif self._in_head:

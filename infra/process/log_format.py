@@ -28,7 +28,7 @@ class LogLine(msgspec.Struct, frozen=True):
     fields: Mapping[str, FieldValue] = {}
 
     def text(self) -> str:
-        named = "".join(f" {name}={_shown(value)}" for name, value in self.fields.items())
+        named = "".join(f" {name}={_field_text(value)}" for name, value in self.fields.items())
         return f"{_time(self.at)} {self.level} {self.service}: {self.message}{named}"
 
     def json(self) -> str:
@@ -60,7 +60,7 @@ def _time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-def _shown(value: FieldValue) -> str:
+def _field_text(value: FieldValue) -> str:
     """Writes a value so that a blank ends it."""
     if isinstance(value, float):
         return f"{value:g}"

@@ -62,15 +62,15 @@ class ScalingPolicy:
         self._patience: dict[str, float] = {role: rules.down for role in rules.bounds}  # s of calm
         self._regretted: dict[str, float] = {}
 
-    def look(self, seen: ScalingInput, now: float) -> ScalingChange | None:
+    def look(self, observed: ScalingInput, now: float) -> ScalingChange | None:
         """Returns the change that is due, or None. The change counts as made."""
-        if not self._is_settled(seen):
+        if not self._is_settled(observed):
             self._pressure.clear()
             self._on_fewer.clear()
             self._calm.clear()
             return None
-        assert seen.standing is not None
-        pressed = {role: self._pressed(seen, role) for role in ROLES if role in self._rules.bounds}
+        assert observed.standing is not None
+        pressed = {role: self._pressed(observed, role) for role in ROLES if role in self._rules.bounds}
         for role, (present, fewer) in pressed.items():
             share = 1 - exp(-(now - self._looked) / PRESSURE_MEMORY_S)
             _follow(self._pressure, role, min(present, MAX_PRESSURE), share, 0.0)
@@ -78,36 +78,36 @@ class ScalingPolicy:
             _note(self._calm, role, self._on_fewer[role] < 1.0 - REMOVAL_MARGIN, now)
             self._forgive(role, now)
         self._looked = now
-        return self._growth(seen, now) or self._removal(seen, now)
+        return self._growth(observed, now) or self._removal(observed, now)
 
-    def _is_settled(self, seen: ScalingInput) -> bool:
-        if seen.standing is None or seen.age > MAX_FIGURE_AGE_S:
+    def _is_settled(self, observed: ScalingInput) -> bool:
+        if observed.standing is None or observed.age > MAX_FIGURE_AGE_S:
             return False
-        for role, stands in (("prefill", seen.standing.prefill), ("decode", seen.standing.decode)):
+        for role, stands in (("prefill", observed.standing.prefill), ("decode", observed.standing.decode)):
             workers = stands.workers
-            if len(workers) != seen.wanted.get(role, 0) or len(stands.serving) != len(workers):
+            if len(workers) != observed.wanted.get(role, 0) or len(stands.serving) != len(workers):
                 return False
-            if any(seen.age + one.age > MAX_FIGURE_AGE_S for one in workers):
+            if any(observed.age + one.age > MAX_FIGURE_AGE_S for one in workers):
                 return False
         return True
 
-    def _pressed(self, seen: ScalingInput, role: str) -> tuple[float, float]:
-        assert seen.standing is not None
-        workers = seen.wanted.get(role, 0)
-        present = pressure(seen.standing, role, workers, self._rules.slo) or 0.0
-        fewer = pressure(seen.standing, role, workers - 1, self._rules.slo) if workers > 1 else None
+    def _pressed(self, observed: ScalingInput, role: str) -> tuple[float, float]:
+        assert observed.standing is not None
+        workers = observed.wanted.get(role, 0)
+        present = pressure(observed.standing, role, workers, self._rules.slo) or 0.0
+        fewer = pressure(observed.standing, role, workers - 1, self._rules.slo) if workers > 1 else None
         return present, float("inf") if fewer is None else fewer
 
-    def _growth(self, seen: ScalingInput, now: float) -> ScalingChange | None:
+    def _growth(self, observed: ScalingInput, now: float) -> ScalingChange | None:
         if now - self._changed < self._rules.up:
             return None
         for role, bounds in self._rules.bounds.items():
-            if seen.wanted.get(role, 0) < bounds.least:
-                return self._made(ScalingChange(role, 1, "", f"there are fewer than {bounds.least}"), now)
+            if observed.wanted.get(role, 0) < bounds.least:
+                return self._record_change(ScalingChange(role, 1, "", f"there are fewer than {bounds.least}"), now)
         able = [
             (present, role)
             for role, present in self._pressure.items()
-            if seen.wanted[role] < self._rules.bounds[role].most and present > 1.0
+            if observed.wanted[role] < self._rules.bounds[role].most and present > 1.0
         ]
         if not able:
             return None
@@ -115,31 +115,33 @@ class ScalingPolicy:
         if now - self._removed.get(role, -float("inf")) < REGRET_COOL_DOWNS * self._patience[role]:
             self._patience[role] = min(MAX_CALM_S, 2 * self._patience[role])
             self._regretted[role] = now
-        return self._made(ScalingChange(role, 1, "", f"pressure is {present:.2f} for {seen.wanted[role]}"), now)
+        return self._record_change(
+            ScalingChange(role, 1, "", f"pressure is {present:.2f} for {observed.wanted[role]}"), now
+        )
 
-    def _removal(self, seen: ScalingInput, now: float) -> ScalingChange | None:
+    def _removal(self, observed: ScalingInput, now: float) -> ScalingChange | None:
         if now - self._changed < self._rules.down or max(self._pressure.values()) > 1.0:
             return None
-        above = [role for role, bounds in self._rules.bounds.items() if seen.wanted.get(role, 0) > bounds.most]
+        above = [role for role, bounds in self._rules.bounds.items() if observed.wanted.get(role, 0) > bounds.most]
         able = [
             (fewer, role)
             for role, fewer in self._on_fewer.items()
-            if seen.wanted[role] > self._rules.bounds[role].least
+            if observed.wanted[role] > self._rules.bounds[role].least
             and role in self._calm
             and now - self._calm[role] >= self._patience[role]
         ]
         if not above and not able:
             return None
         fewer, role = (0.0, above[0]) if above else min(able)
-        assert seen.standing is not None
-        stands = seen.standing.prefill if role == "prefill" else seen.standing.decode
+        assert observed.standing is not None
+        stands = observed.standing.prefill if role == "prefill" else observed.standing.decode
         why = (
             f"there are more than {self._rules.bounds[role].most}" if above else f"pressure on one fewer is {fewer:.2f}"
         )
         self._removed[role] = now
-        return self._made(ScalingChange(role, -1, cheapest(stands.serving), why), now)
+        return self._record_change(ScalingChange(role, -1, cheapest(stands.serving), why), now)
 
-    def _made(self, change: ScalingChange, now: float) -> ScalingChange:
+    def _record_change(self, change: ScalingChange, now: float) -> ScalingChange:
         self._changed = now
         self._pressure.clear()
         self._on_fewer.clear()

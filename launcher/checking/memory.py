@@ -24,34 +24,38 @@ def refuse_beyond_memory(directory: Path | None, engine: EngineOptions, workers:
 
 
 def refuse_weights_beyond_memory(
-    directory: Path, engine: EngineOptions, workers: int, there: int | None = None
+    directory: Path, engine: EngineOptions, workers: int, free_bytes: int | None = None
 ) -> None:
-    """Raises `ConfigError` if the weights of `workers` on the CPU exceed `there` bytes (None: the free memory).
+    """Raises `ConfigError` if the weights of `workers` on the CPU exceed `free_bytes` bytes (None: the free memory).
 
     Each worker with native operators packs its own copy of the weights. PyTorch's operators read the files' pages,
     which workers share.
     """
     copies = workers if _computes_natively(engine) else 1
     each = least_weights_bytes(directory, engine)
-    there = available_memory() if there is None else there
-    if each * copies <= there:
+    free_bytes = available_memory() if free_bytes is None else free_bytes
+    if each * copies <= free_bytes:
         return
     takes = f"its weights take {format_bytes(each)} at least"
     if copies > 1:
         takes += f" in each of {copies} workers"
-    fitting = [option for option, works in _others(directory, engine, copies, there).items() if works]
+    fitting = [option for option, works in _smaller_options(directory, engine, copies, free_bytes).items() if works]
     hint = f"; {' or '.join(fitting)} may fit" if fitting else "; a smaller model may fit"
-    raise ConfigError("--model", str(directory), f"{takes}, and only {format_bytes(there)} of memory are free{hint}")
+    raise ConfigError(
+        "--model", str(directory), f"{takes}, and only {format_bytes(free_bytes)} of memory are free{hint}"
+    )
 
 
-def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, there: int | None = None) -> None:
+def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, free_bytes: int | None = None) -> None:
     """Raises `ConfigError` if the KV memory of `workers` on the CPU exceeds the free memory."""
-    there = available_memory() if there is None else there
+    free_bytes = available_memory() if free_bytes is None else free_bytes
     tier = 0 if engine.host_kv_directory else engine.host_kv_memory
     for option, size in (("--kv-memory", engine.kv_memory), ("--host-kv-memory", tier)):
-        if size * workers > there:
+        if size * workers > free_bytes:
             of_each = f" for {workers} workers, which each take so much" if workers > 1 else ""
-            raise ConfigError(option, format_bytes(size), f"only {format_bytes(there)} of memory are free{of_each}")
+            raise ConfigError(
+                option, format_bytes(size), f"only {format_bytes(free_bytes)} of memory are free{of_each}"
+            )
 
 
 def least_weights_bytes(directory: Path, engine: EngineOptions) -> int:
@@ -59,10 +63,11 @@ def least_weights_bytes(directory: Path, engine: EngineOptions) -> int:
     return _least_bytes(directory, engine.dtype, engine.quantization)
 
 
-def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> dict[str, bool]:
-    per_copy = there // copies
+def _smaller_options(directory: Path, engine: EngineOptions, copies: int, free_bytes: int) -> dict[str, bool]:
+    per_copy = free_bytes // copies
     return {
-        "--prefill 0 --decode 1": copies > 1 and _least_bytes(directory, engine.dtype, engine.quantization) <= there,
+        "--prefill 0 --decode 1": copies > 1
+        and _least_bytes(directory, engine.dtype, engine.quantization) <= free_bytes,
         "--dtype bf16": engine.dtype == "fp32" and _least_bytes(directory, "bf16", engine.quantization) <= per_copy,
         "--quantization int4": _least_bytes(directory, engine.dtype, "int4") <= per_copy,
     }

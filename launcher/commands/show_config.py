@@ -19,11 +19,11 @@ SOURCE_COLUMN = 40
 @refusing
 def show_config(arguments: Sequence[str]) -> int:
     """Prints the settings; returns the exit status: 2 for bad input."""
-    print("\n".join(shown(parse_with_sources(ShownConfig, arguments, "baton config", os.environ), os.environ)))
+    print("\n".join(settings_lines(parse_with_sources(ShownConfig, arguments, "baton config", os.environ), os.environ)))
     return 0
 
 
-def shown(parsed: ParsedConfig[ShownConfig], environment: Mapping[str, str]) -> Iterator[str]:
+def settings_lines(parsed: ParsedConfig[ShownConfig], environment: Mapping[str, str]) -> Iterator[str]:
     """Yields lines of TOML. A setting that each target decides is a comment, and a password in a URL is hidden."""
     fields, values = list(option_fields(ShownConfig)), flat_values(parsed.config)
     group = ""

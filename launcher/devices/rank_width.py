@@ -9,6 +9,7 @@ from checkpoints.model_size import ModelSize
 from contracts.errors import ConfigError
 from infra.config.engine import RANK_COUNTS, EngineOptions
 from infra.sizes import format_bytes
+from launcher.counted_noun import counted_noun
 from launcher.devices.gpus import USABLE_MEMORY_SHARE
 from pricing.roofline.capacity import Capacity
 from pricing.roofline.gpu_rates import GpuRates
@@ -27,18 +28,18 @@ def widths_of(engine: EngineOptions) -> Widths:
 
 
 def with_width(
-    engine: EngineOptions, gpu: GpuRates, most: int, model: Callable[[], ModelSize]
+    engine: EngineOptions, gpu: GpuRates, max_gpus: int, model: Callable[[], ModelSize]
 ) -> tuple[EngineOptions, str]:
     """Returns the options with the smallest width that fits, and a sentence about it.
 
-    The sentence is '' for one GPU, and for a width that the user has named. `gpu`: rates and memory of a GPU; `most`:
-    GPUs of the largest host; `model` returns the model's size.
+    The sentence is '' for one GPU, and for a width that the user has named. `gpu`: rates and memory of a GPU;
+    `max_gpus`: GPUs of the largest host; `model` returns the model's size.
     """
     if engine.tensor_parallel or (engine.prefill_tp and engine.decode_tp):
         return engine, ""
     size = model()
     length = engine.max_model_len or size.max_tokens
-    width = least_width(size, gpu, length, most)
+    width = least_width(size, gpu, length, max_gpus)
     if width == 1:
         return engine, ""
     takes = f"the weights take {format_bytes(int(size.weights_bytes))}"
@@ -47,14 +48,14 @@ def with_width(
     return replace(engine, tensor_parallel=width), said
 
 
-def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
+def least_width(size: ModelSize, gpu: GpuRates, length: int, max_gpus: int) -> int:
     """Returns the smallest width whose ranks hold the weights and a text of `length` tokens.
 
-    If no width up to `most` does, returns the smallest that holds the weights, or else the largest. The worker's start
-    then fails with a sentence about the missing memory.
+    If no width up to `max_gpus` does, returns the smallest that holds the weights, or else the largest. The worker's
+    start then fails with a sentence about the missing memory.
     """
     shape = ModelShape(size.parameters, size.weights_bytes, size.token_bytes, kv_parts=size.kv_parts)
-    widths = [width for width in RANK_COUNTS if width <= most and size.heads % width == 0]
+    widths = [width for width in RANK_COUNTS if width <= max_gpus and size.heads % width == 0]
     fits = [
         width
         for tokens in (length, 1)
@@ -64,9 +65,9 @@ def least_width(size: ModelSize, gpu: GpuRates, length: int, most: int) -> int:
     return fits[0] if fits else widths[-1]
 
 
-def refuse_wider(engine: EngineOptions, most: int, where: str) -> None:
-    """Raises `ConfigError` for a width above the `most` GPUs of the largest host, which the message calls `where`."""
+def refuse_wider(engine: EngineOptions, max_gpus: int, where: str) -> None:
+    """Raises `ConfigError` for a width above the GPUs of the largest host, which the message calls `where`."""
     for option, width in engine.widths_by_option().items():
-        if width > most:
-            why = f"all ranks of a worker are on one host, and {where} has {most} GPU{'' if most == 1 else 's'}"
+        if width > max_gpus:
+            why = f"all ranks of a worker are on one host, and {where} has {counted_noun(max_gpus, 'GPU')}"
             raise ConfigError(option, width, f"{why}: widths across hosts and pipeline parallelism are not offered")

@@ -170,12 +170,12 @@ def gpu_use_note(wish: WorkerCounts, counts: WorkerCounts, gpus: AvailableGpus, 
         return ""
     split_ways = f"{counted_noun(prefill, 'prefill worker')} and {counted_noun(decode, 'decode worker')}"
     workers = split_ways if prefill else f"{counted_noun(decode, 'decode worker')} without prefill workers"
-    said = f"{gpus.number} GPUs: {workers}, {_each(prefill, widths)}; --prefill and --decode change the numbers"
+    said = f"{gpus.number} GPUs: {workers}, {_gpus_of_each(prefill, widths)}; --prefill and --decode change the numbers"
     named = f": {', '.join(gpus.entries[-idle:])}" if gpus.entries and max(widths) == 1 else ""
     return f"{said}; {counted_noun(idle, 'GPU')} without work{named}" if idle else said
 
 
-def _each(prefill: int, widths: Widths) -> str:
+def _gpus_of_each(prefill: int, widths: Widths) -> str:
     of_prefill, of_decode = ("a GPU" if width == 1 else f"{width} GPUs" for width in widths)
     if not prefill or of_prefill == of_decode:
         return f"each on {of_decode} of its own"

@@ -127,7 +127,7 @@ class Supervisor:
 
     def _say(self, sentence: str) -> None:
         self._stages.say(sentence)
-        self._log.write(ServiceLines("baton", self._form).said(sentence, "INFO"))
+        self._log.write(ServiceLines("baton", self._form).message_line(sentence, "INFO"))
 
     def _check(self, service: SupervisedService, now: float) -> None:
         if service.rests_since is not None:
@@ -255,7 +255,7 @@ class Supervisor:
         service.restart_at = now + delay
         sentence = f"{sentence}; it is started again {f'in {delay:.0f} s' if delay else 'at once'}"
         self._stages.say(sentence)
-        self._log.write(ServiceLines(service.process.name, self._form).said(sentence, "ERROR"))
+        self._log.write(ServiceLines(service.process.name, self._form).message_line(sentence, "ERROR"))
 
     def _restart(self, service: SupervisedService, now: float, counts_as: int = 1) -> None:
         """Starts a new process. `counts_as`: restarts that are counted; 0 for a model that is loaded again."""

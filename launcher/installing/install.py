@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
-from launcher.installing.removable import kept, owned_by_another
+from launcher.installing.removable import owned_by_another, reason_to_keep
 from launcher.installing.requirements import base_name, pins, requirements, stamp
 from launcher.installing.torch_source import INDEX_VARIABLE, choose, has_nvidia_driver, pip_versions
 from launcher.ray_process import RAY_EXTRA, needs_ray
@@ -139,8 +139,8 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
         stages.settle()
 
 
-def _holds(path: Path, wanted: str) -> bool:
-    return path.is_file() and path.read_text() == wanted
+def _holds(path: Path, content: str) -> bool:
+    return path.is_file() and path.read_text() == content
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def _make_venv(venv: Path, version: str, stages: StageDisplay, lock: int) -> Non
     if _holds(made, version):
         return
     if os.path.lexists(venv):
-        if sentence := kept(venv):
+        if sentence := reason_to_keep(venv):
             raise InstallFailed(sentence)
         try:
             shutil.rmtree(venv)

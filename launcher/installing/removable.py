@@ -26,7 +26,7 @@ def owned_by_another(venv: Path, user: int) -> str:
     )
 
 
-def kept(venv: Path) -> str:
+def reason_to_keep(venv: Path) -> str:
     """Returns why a `.venv` of another Python must stay, or ''."""
     other = "a checkout of your own has a .venv of its own, and BATON_PYTHON=PATH names the Python of this one"
     if venv.is_symlink():

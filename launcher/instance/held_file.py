@@ -12,11 +12,11 @@ class HeldFile:
 
     def __init__(self, path: Path, content: str) -> None:
         self.path = path
-        self._descriptor = _made(path, content)
+        self._descriptor = _create_locked(path, content)
 
     def replace(self, content: str) -> None:
         """Replaces the content atomically; a reader always sees a locked file."""
-        descriptor = _made(self.path, content)
+        descriptor = _create_locked(self.path, content)
         os.close(self._descriptor)
         self._descriptor = descriptor
 
@@ -31,7 +31,7 @@ class HeldFile:
         self.close()
 
 
-def _made(path: Path, content: str) -> int:
+def _create_locked(path: Path, content: str) -> int:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

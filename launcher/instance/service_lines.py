@@ -36,7 +36,7 @@ class ServiceLines:
         line = text if self._form == "json" and _is_object(text) else self._line(text)
         return f"{line}\n".encode() if self._form == "json" else f"{self._service:<{NAME_COLUMNS}} | {line}\n".encode()
 
-    def said(self, message: str, level: str = "INFO") -> bytes:
+    def message_line(self, message: str, level: str = "INFO") -> bytes:
         """Returns a line of the log for a message of the launcher about this service."""
         line = LogLine(self._clock(), level, self._service, message).formed(self._form)
         return f"{line}\n".encode() if self._form == "json" else f"{self._service:<{NAME_COLUMNS}} | {line}\n".encode()

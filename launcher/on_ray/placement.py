@@ -46,7 +46,7 @@ def bundle(plan: RayPlan, role: Role) -> Resources:
     return {"CPU": plan.cpus, **({"GPU": float(gpus)} if gpus else {})}
 
 
-def wanted(plan: RayPlan) -> list[Resources]:
+def process_resources(plan: RayPlan) -> list[Resources]:
     """Returns the resources of each process that reserves any."""
     workers = [bundle(plan, role) for role in WORKERS if role in plan.orders for _ in plan.orders[role].service.names]
     return [*workers, *({"CPU": GATEWAY_CPUS} for _ in plan.orders["gateway"].service.names)]

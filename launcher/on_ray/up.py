@@ -30,7 +30,7 @@ from launcher.on_ray.node.check import check_nodes
 from launcher.on_ray.node.redis import free_port
 from launcher.on_ray.order import RayPlan, RedisServer
 from launcher.on_ray.overview import Overview
-from launcher.on_ray.placement import NodeResources, lacking, wanted
+from launcher.on_ray.placement import NodeResources, lacking, process_resources
 from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, with_decided_workers
 from launcher.on_ray.ray_log import RayLog
 from launcher.on_ray.reports import Reports, taken_down
@@ -109,7 +109,7 @@ class Up:
             self._stages.say(each)
         where = redis_node(config, nodes, here)
         plan = make_plan(config, self._run, nodes, here, None)
-        if wrong := lacking(list(nodes.values()), wanted(plan)):
+        if wrong := lacking(list(nodes.values()), process_resources(plan)):
             raise ClusterError(
                 f"--prefill {config.prefill} --decode {config.decode} --gateways {config.gateways}: {wrong}"
             )

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from gateway.openai.answers.replies import Answer
 
 
-def best(answers: Sequence[Answer], made: int, wanted: int) -> list[tuple[int, Answer]]:
-    """Returns, for each prompt, the `wanted` best of its `made` answers, each with its index among all answers.
+def best(answers: Sequence[Answer], samples: int, choices: int) -> list[tuple[int, Answer]]:
+    """Returns, for each prompt, the `choices` best of its `samples` answers, each with its index among all answers.
 
     The best answers have the highest mean log-probability of a token. The best comes first.
     """
-    if made == wanted:
+    if samples == choices:
         return list(enumerate(answers))
     chosen: list[tuple[int, Answer]] = []
-    for first in range(0, len(answers), made):
-        of_prompt = list(enumerate(answers))[first : first + made]
-        chosen += sorted(of_prompt, key=lambda item: -_mean_logprob(item[1]))[:wanted]
+    for first in range(0, len(answers), samples):
+        of_prompt = list(enumerate(answers))[first : first + samples]
+        chosen += sorted(of_prompt, key=lambda item: -_mean_logprob(item[1]))[:choices]
     return chosen
 
 

@@ -43,13 +43,13 @@ def _response_format(body: SamplingFields) -> list[AnswerForm]:
             return []
 
 
-def _structured(asked: StructuredOutputs) -> list[AnswerForm]:
-    forms = [AnswerForm("json_object", param="structured_outputs.json_object")] if asked.json_object else []
-    return forms + _given("structured_outputs.", asked.json, asked.regex, asked.choice, asked.grammar)
+def _structured(outputs: StructuredOutputs) -> list[AnswerForm]:
+    forms = [AnswerForm("json_object", param="structured_outputs.json_object")] if outputs.json_object else []
+    return forms + _forms_of("structured_outputs.", outputs.json, outputs.regex, outputs.choice, outputs.grammar)
 
 
 def _guided(body: SamplingFields) -> list[AnswerForm]:
-    return _given("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+    return _forms_of("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
 
 
 def _of_other_servers(body: SamplingFields) -> list[AnswerForm]:
@@ -62,7 +62,7 @@ def _of_other_servers(body: SamplingFields) -> list[AnswerForm]:
     return [form for form in forms if form is not None]
 
 
-def _given(
+def _forms_of(
     prefix: str, json: JSONSchema | str | None, regex: str | None, choice: Choices | None, grammar: str | None
 ) -> list[AnswerForm]:
     forms = [

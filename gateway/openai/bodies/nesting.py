@@ -14,12 +14,12 @@ def is_too_deep(value: Any) -> bool:
     return bool(level)
 
 
-def values(value: Any, most: int) -> int:
-    """Counts the values in plain data, at most until the count exceeds `most`."""
+def values(value: Any, limit: int) -> int:
+    """Counts the values in plain data, but only until the count exceeds `limit`."""
     count, level = 0, [value] if isinstance(value, (dict, list)) else []
-    while level and count <= most:
+    while level and count <= limit:
         count += sum(map(len, level))
-        if count <= most:
+        if count <= limit:
             level = [one for outer in level for one in _values(outer) if isinstance(one, (dict, list))]
     return count
 

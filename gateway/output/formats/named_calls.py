@@ -78,9 +78,9 @@ class _Reading:
                 yield from reader.end(*filter(None, (CODE_FENCE, form.call_end, form.section_end)))
             found = yield from reader.content(self._open)
 
-    def _call(self, reader: OutputReader, found: str) -> Steps[CallOutcome]:
+    def _call(self, reader: OutputReader, marker: str) -> Steps[CallOutcome]:
         form = self._form
-        if found == form.section:
+        if marker == form.section:
             yield from reader.space()
             if not (yield from reader.skip(form.call)):
                 return CallOutcome.NOTHING

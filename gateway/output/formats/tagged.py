@@ -178,9 +178,9 @@ def _value_rule(value: Any, tool: Tool, tags: ArgumentTags, shared: SharedRules)
     if choices and all(isinstance(choice, str) and choice for choice in choices):
         return shared.rule(f"{text}({either(map(literal, choices))}){_break(tags)} value_end")
     if tags.text and types != {STRING_TYPE}:
-        return shared.rule(f"text bare | json {schema(_other(value), tool, root)} value_end")
+        return shared.rule(f"text bare | json {schema(_without_strings(value), tool, root)} value_end")
     return f"{text}bare"
 
 
-def _other(value: Any) -> Any:
+def _without_strings(value: Any) -> Any:
     return {"allOf": [value, {"type": sorted(ALL_TYPES - {STRING_TYPE})}]} if isinstance(value, Mapping) else {}

@@ -60,8 +60,8 @@ def _read(reader: OutputReader, use: ToolUse, form: TaggedCalls, opening: Marker
             yield from reader.give_up()
 
 
-def _call(reader: OutputReader, use: ToolUse, form: TaggedCalls, found: str, name_end: Markers) -> Steps[bool]:
-    if found == form.section:
+def _call(reader: OutputReader, use: ToolUse, form: TaggedCalls, marker: str, name_end: Markers) -> Steps[bool]:
+    if marker == form.section:
         yield from reader.space()
         if not (yield from reader.skip(form.call)):
             return False

@@ -101,8 +101,8 @@ def _model(gateway: Gateway, name: str) -> ModelCard:
     return ModelCard(name, gateway.created, gateway.root, context_of(gateway), [permission])
 
 
-def _adapter(gateway: Gateway, held: HeldAdapter) -> ModelCard:
-    return structs.replace(_model(gateway, gateway.model), id=held.name, root=held.root, parent=gateway.model)
+def _adapter(gateway: Gateway, adapter: HeldAdapter) -> ModelCard:
+    return structs.replace(_model(gateway, gateway.model), id=adapter.name, root=adapter.root, parent=gateway.model)
 
 
 def _for_anthropic(request: Request) -> bool:

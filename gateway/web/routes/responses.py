@@ -51,7 +51,7 @@ class ResponsesAPI:
     async def create(self, request: Request) -> Response:
         body = await self._serving.read(request, parse_response)
         whose, admission = caller(request), self._gateway.ready_admission()
-        said = await self._said(whose, body)
+        said = await self._conversation_items(whose, body)
         with renamed_fields(RESPONSES_FIELD_NAMES):
             chat = await self._chat(whose, body, said)
             admitted = await admission.chat(chat, whose, drops_turns=body.truncation == "auto")
@@ -69,7 +69,7 @@ class ResponsesAPI:
         await self._serving.admit(request)
         whose, admission = caller(request), self._gateway.ready_admission()
         with renamed_fields(RESPONSES_FIELD_NAMES):
-            chat = await self._chat(whose, body, await self._said(whose, body))
+            chat = await self._chat(whose, body, await self._conversation_items(whose, body))
             ids = await counted_tokens(admission, chat, whose.tenant_share)
         return reply(InputTokens(input_tokens=len(ids)))
 
@@ -97,12 +97,12 @@ class ResponsesAPI:
         found = await self._conversations.get(caller(request), request.path_params["id"])
         return reply(found.listed(limit, order == "desc", query.get("after")))
 
-    async def _said(self, whose: Caller, body: ResponsesRequest) -> list[Item]:
+    async def _conversation_items(self, whose: Caller, body: ResponsesRequest) -> list[Item]:
         """Returns the items of earlier turns and of this body. Raises `APIError` for an unknown turn."""
         return [*await self._conversations.previous(whose, body.previous_response_id), *items_of(body)]
 
-    async def _chat(self, whose: Caller, body: ResponsesRequest, said: list[Item]) -> ChatRequest:
-        size = CHARACTERS_PER_ITEM * len(said)
+    async def _chat(self, whose: Caller, body: ResponsesRequest, items: list[Item]) -> ChatRequest:
+        size = CHARACTERS_PER_ITEM * len(items)
         return await self._gateway.ready_admission().work.run(
-            partial(chat_of, body, said), size, "input", whose.tenant_share
+            partial(chat_of, body, items), size, "input", whose.tenant_share
         )

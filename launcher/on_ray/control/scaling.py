@@ -90,13 +90,13 @@ class Scaling:
         age = max([now - at for _, at in self._beats.values()], default=0.0)
         return (merged([record.standing for record, _ in found]) if found else None), age
 
-    def _carry_out(self, change: ScalingChange, seen: ScalingInput) -> None:
+    def _carry_out(self, change: ScalingChange, observed: ScalingInput) -> None:
         role = ROLES[change.role]
         try:
             if change.by > 0:
                 self._workers.say(f"{self._workers.add(role)} is added by --autoscale: {change.why}")
             else:
-                name = self._workers.remove_at(role, _address(seen.standing, change.worker))
+                name = self._workers.remove_at(role, _address(observed.standing, change.worker))
                 self._workers.say(f"{name} was removed by --autoscale: {change.why}")
         except (BatonError, RayError) as error:
             self._workers.say(f"--autoscale waits for {FAILED_CHANGE_PAUSE_S:.0f} s: {error}")

@@ -30,14 +30,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[str, str]], device: str) -> str:
+def complaint(required: Mapping[str, str], model: str, readable: Iterable[tuple[str, str]], device: str) -> str:
     """Returns what this node lacks, or ''. `readable`: (option, path) of files that a service opens."""
     for name, here in versions().items():
-        if here.partition("+")[0] != wanted[name].partition("+")[0]:
+        if here.partition("+")[0] != required[name].partition("+")[0]:
             has = f"has {name} {here}" if here else f"has no {name}"
-            return (
-                f"its Python {has}, and {wanted[name]} is wanted: run ./baton there, and start Ray by ./baton ray start"
-            )
+            wanted = f"{required[name]} is wanted: run ./baton there, and start Ray by ./baton ray start"
+            return f"its Python {has}, and {wanted}"
     try:
         refuse_old_driver(device)
         checked(model)

@@ -28,7 +28,7 @@ def test_what_has_asked_before_is_kept_longer() -> None:
     kept, later, fresh = opened(connections, 3)
     for line in (kept, later):
         connections.busy(line)
-        connections.kept(line)
+        connections.answered(line)
     opened(connections, 1)
     assert [line.closed for line in (kept, later, fresh)] == [False, False, True]
 
@@ -39,7 +39,7 @@ def test_the_longest_idle_goes_first() -> None:
     for line in (first, second):
         connections.busy(line)
     for line in (second, first):
-        connections.kept(line)
+        connections.answered(line)
     connections.opened(Line())
     assert second.closed and not first.closed
 

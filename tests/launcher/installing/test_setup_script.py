@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.installing.removable import kept, owned_by_another
+from launcher.installing.removable import owned_by_another, reason_to_keep
 from launcher.installing.requirements import base_name, requirements
 from launcher.installing.torch_source import has_nvidia_driver
 from launcher.options import ROOT
@@ -289,7 +289,7 @@ def test_a_venv_whose_python_this_user_may_not_run_is_not_removed(folder: Path, 
     (tmp_path / "hidden").touch(mode=0o600)
     assert refused(folder).startswith(f"error: you may not run {tmp_path}/hidden, the Python of {older}: ")
     (tmp_path / "hidden").unlink()
-    assert kept(older) == "", "a Python that is gone runs nobody"
+    assert reason_to_keep(older) == "", "a Python that is gone runs nobody"
 
 
 def test_a_python_that_fits_is_found_behind_one_that_does_not(folder: Path, tmp_path: Path) -> None:

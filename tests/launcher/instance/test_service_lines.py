@@ -33,7 +33,7 @@ def test_every_json_line_is_an_object() -> None:
     assert all(
         line["service"] == "redis" and datetime.fromisoformat(line["time"]).utcoffset() is not None for line in said
     )
-    restarted = json.loads(lines.said("redis died; it is started again at once", "ERROR"))
+    restarted = json.loads(lines.message_line("redis died; it is started again at once", "ERROR"))
     assert (restarted["level"], restarted["message"]) == ("error", "redis died; it is started again at once")
 
 
