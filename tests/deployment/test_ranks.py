@@ -20,7 +20,7 @@ from launcher.devices.gpus import checked_gpus
 from launcher.devices.worker_counts import decide_workers, gpus_of_host
 from launcher.host.process import Process
 from launcher.host.processes import Processes, worker_processes
-from launcher.on_ray.placement import NodeResources, bundle, lacking, wanted
+from launcher.on_ray.placement import NodeResources, bundle, lacking, process_resources
 from launcher.on_ray.planning import make_plan, with_decided_workers
 from launcher.options import ROOT, HostWorkersConfig, UpConfig
 from tests.nvidia_smi import topology, write_nvidia_smi
@@ -125,9 +125,9 @@ def test_ray(tmp_path: Path) -> None:
     config, _ = with_decided_workers(asked, nodes)
     plan = make_plan(config, tmp_path, nodes, "n0", None)
     assert [bundle(plan, role) for role in ("prefill", "decode")] == [{"CPU": 1.0, "GPU": 4.0}] * 2
-    assert lacking(list(nodes.values()), wanted(plan)) == ""
+    assert lacking(list(nodes.values()), process_resources(plan)) == ""
     split = list(cluster(3.0, 5.0).values())
-    assert lacking(split, wanted(plan)).startswith("1 CPU and 4 GPUs wanted on one node, and none has as much free")
+    assert lacking(split, process_resources(plan)).startswith("1 CPU and 4 GPUs wanted on one node, and none has as much free")
 
 
 FREE: list[tuple[tuple[float, ...], dict[str, int], tuple[int, int]]] = [
