@@ -122,11 +122,11 @@ class PromptAdmission:
             return AdmittedRequest([admitted], (lambda: CustomCalls(parser(), customs)) if customs else parser)
 
     async def chat_tokens(
-        self, body: ChatRequest, most: int | None, share: TenantShare, drops_turns: bool = False
+        self, body: ChatRequest, max_prompt_tokens: int | None, share: TenantShare, drops_turns: bool = False
     ) -> list[int]:
-        """Returns the tokens of a chat's prompt, at most `most` of them if given. Raises `APIError`.
+        """Returns the tokens of a chat's prompt, at most `max_prompt_tokens` of them if given. Raises `APIError`.
 
-        With `drops_turns`, the oldest turns beyond `most` are left out.
+        With `drops_turns`, the oldest turns beyond `max_prompt_tokens` are left out.
         """
         if self.tokenizer.template is None:
             message = f"{self._model} has no chat template; use /v1/completions"
@@ -142,7 +142,7 @@ class PromptAdmission:
             messages = [message.for_template() for message in said]
             _check_arguments(messages)
             chat = Chat(messages, tools, template_options(body), answer, continues)
-            return self.tokenizer.chat(chat, most)
+            return self.tokenizer.chat(chat, max_prompt_tokens)
 
         def tokenized() -> list[int]:
             return without_oldest(body.messages, tokens_of) if drops_turns else tokens_of(body.messages)
@@ -160,16 +160,16 @@ class PromptAdmission:
         await self.wait_for_model(caller)
         self._refuse_pooling("completions")
         with self.reserve_answers(body, len(prompts)):
-            form, most = form_of(body), self.window.max_prompt_tokens(body)
+            form, max_prompt_tokens = form_of(body), self.window.max_prompt_tokens(body)
             infill = self._infill(body)
 
             def tokenized() -> list[list[int]]:
                 return [
-                    self.checked_ids(prompt, most)
+                    self.checked_ids(prompt, max_prompt_tokens)
                     if isinstance(prompt, list)
-                    else infill.tokens(prompt, body.suffix or "", most)
+                    else infill.tokens(prompt, body.suffix or "", max_prompt_tokens)
                     if infill is not None
-                    else self.tokenizer.encode(prompt, special=True, most=most)
+                    else self.tokenizer.encode(prompt, special=True, max_tokens=max_prompt_tokens)
                     for prompt in prompts
                 ]
 
@@ -235,17 +235,17 @@ class PromptAdmission:
         self._adapter(body)
         if body.stream_options is not None and not body.stream:
             raise conflict("stream_options is only allowed when stream is true", "stream_options")
-        samples, most = samples_of(body), self._config.max_requests
+        samples, max_answers = samples_of(body), self._config.max_requests
         name = "n" if samples == body.n else "best_of"
         if samples > self._config.max_samples:
             raise invalid(f"{name}: {samples} samples are more than {self._config.max_samples}", name)
         answers = prompts * samples
-        if answers > most:
+        if answers > max_answers:
             what = name if samples > 1 else "prompt"
-            raise conflict(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
+            raise conflict(f"{what}: this asks for {answers} answers, and {max_answers} are allowed at a time", what)
         # The gate decides which waiting request is refused, so a few more may reach it.
         waiting = self._config.max_waiting
-        if len(self._in_progress) + self.admitting + answers > most + waiting + waiting // 4:
+        if len(self._in_progress) + self.admitting + answers > max_answers + waiting + waiting // 4:
             raise self._in_progress.full()
         return answers
 

@@ -61,10 +61,12 @@ async def admitted(
     """Returns the prompts of texts, `texts` in number and of `size` characters or ids together. Raises `APIError`."""
     pooling, context = admission.pooling(), admission.window.tokens()
     cut = body.truncate_prompt_tokens
-    most = context if cut is None or cut < 0 else min(cut, context)
+    max_tokens = context if cut is None or cut < 0 else min(cut, context)
     common = CompletionRequest(model=body.model, prompt="", priority=body.priority)
     with admission.reserve_answers(common, min(texts, MAX_TEXTS_AT_ONCE)):
-        found = await admission.work.run(lambda: tokenize(most, cut is not None), size, param, caller.tenant_share)
+        found = await admission.work.run(
+            lambda: tokenize(max_tokens, cut is not None), size, param, caller.tenant_share
+        )
         prompts = [_admitted(admission, common, ids, param, caller) for ids in found]
         if pooling is None or pooling.method != "last":  # a whole text is computed, whatever is cached
             return prompts

@@ -30,11 +30,11 @@ Note that the answer can only be "yes" or "no".<|im_end|>
 def of_inputs(admission: PromptAdmission, inputs: Sequence[Input]) -> Tokenize:
     """Tokenizes texts, with the special tokens around them. Inputs that are token ids stay unchanged."""
 
-    def tokens(most: int, cuts: bool) -> list[list[int]]:
+    def tokens(max_tokens: int, cuts: bool) -> list[list[int]]:
         return [
-            admission.tokenizer.encode_text(each, None, most, cuts=cuts)
+            admission.tokenizer.encode_text(each, None, max_tokens, cuts=cuts)
             if isinstance(each, str)
-            else admission.checked_ids(each[:most] if cuts else each, most, "input")
+            else admission.checked_ids(each[:max_tokens] if cuts else each, max_tokens, "input")
             for each in inputs
         ]
 
@@ -50,10 +50,10 @@ def of_pairs(admission: PromptAdmission, pairs: Sequence[tuple[str, str]], *, as
     tokenizer = admission.tokenizer
     template = _template(tokenizer) if asks else None
 
-    def tokens(most: int, cuts: bool) -> list[list[int]]:
+    def tokens(max_tokens: int, cuts: bool) -> list[list[int]]:
         if template is None:
-            return [tokenizer.encode_text(first, second, most, cuts=cuts) for first, second in pairs]
-        return [_fitting(tokenizer, template, pair, most if cuts else None, most) for pair in pairs]
+            return [tokenizer.encode_text(first, second, max_tokens, cuts=cuts) for first, second in pairs]
+        return [_fitting(tokenizer, template, pair, max_tokens if cuts else None, max_tokens) for pair in pairs]
 
     return tokens
 
@@ -67,13 +67,13 @@ def _template(tokenizer: ModelTokenizer) -> ChatTemplate | None:
 
 
 def _fitting(
-    tokenizer: ModelTokenizer, template: ChatTemplate, pair: tuple[str, str], cut: int | None, most: int
+    tokenizer: ModelTokenizer, template: ChatTemplate, pair: tuple[str, str], cut: int | None, max_tokens: int
 ) -> list[int]:
     """Returns a pair's tokens. With `cut`, the document loses its end until at most `cut` tokens remain."""
     query, document = pair
     render = _renderer(tokenizer, template, query)
     if cut is None:
-        return render(document, most)
+        return render(document, max_tokens)
     for _ in range(MAX_CUTS):
         ids = render(document, None)
         if len(ids) <= cut:
@@ -84,8 +84,8 @@ def _fitting(
 
 
 def _renderer(tokenizer: ModelTokenizer, template: ChatTemplate, query: str) -> Callable[[str, int | None], list[int]]:
-    def render(document: str, most: int | None) -> list[int]:
+    def render(document: str, max_tokens: int | None) -> list[int]:
         messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
-        return tokenizer.chat(Chat(messages), most, template)
+        return tokenizer.chat(Chat(messages), max_tokens, template)
 
     return render

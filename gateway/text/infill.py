@@ -16,7 +16,7 @@ INFILL_MARKERS = (
 class Encode(Protocol):
     """`ModelTokenizer.encode`: returns token ids."""
 
-    def __call__(self, text: str, special: bool, most: int | None = None) -> list[int]: ...
+    def __call__(self, text: str, special: bool, max_tokens: int | None = None) -> list[int]: ...
 
 
 class Infill(NamedTuple):
@@ -27,12 +27,13 @@ class Infill(NamedTuple):
     behind: int
     encode: Encode
 
-    def tokens(self, beginning: str, end: str, most: int | None) -> list[int]:
-        """Returns the prompt for the text between `beginning` and `end`, of at most `most` tokens each."""
-        whole = self.encode(beginning, special=True, most=most)
-        bare = self.encode(beginning, special=False, most=most)
+    def tokens(self, beginning: str, end: str, max_tokens: int | None) -> list[int]:
+        """Returns the prompt for the text between `beginning` and `end`, of at most `max_tokens` tokens each."""
+        whole = self.encode(beginning, special=True, max_tokens=max_tokens)
+        bare = self.encode(beginning, special=False, max_tokens=max_tokens)
         front = whole[: len(whole) - len(bare)] if bare and whole[-len(bare) :] == bare else []
-        return [*front, self.before, *bare, self.between, *self.encode(end, special=False, most=most), self.behind]
+        behind = self.encode(end, special=False, max_tokens=max_tokens)
+        return [*front, self.before, *bare, self.between, *behind, self.behind]
 
 
 def infill(encode: Encode, token_id: Callable[[str], int | None]) -> Infill | None:

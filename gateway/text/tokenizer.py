@@ -79,35 +79,36 @@ class ModelTokenizer:
         self.infill = infill(self.encode, self.token_id)
         self.bytes_of = TokenBytes(self._tokenizer.id_to_token, added.__contains__, self._byte_level)
 
-    def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
+    def encode(self, text: str, special: bool, max_tokens: int | None = None) -> list[int]:
         """Returns token ids. `special` adds the tokens around a text, such as a beginning-of-text token.
 
         Special tokens in the text become tokens, as with transformers. Other threads run meanwhile. Raises
-        `TooManyTokens` beyond `most` tokens, before any work if the text's length suffices to tell.
+        `TooManyTokens` beyond `max_tokens` tokens, before any work if the text's length suffices to tell.
         """
-        self._check_length(text, most)
-        return _token_ids(self._tokenizer, text, special, most)
+        self._check_length(text, max_tokens)
+        return _token_ids(self._tokenizer, text, special, max_tokens)
 
-    def encode_text(self, text: str, second: str | None, most: int, *, cuts: bool) -> list[int]:
+    def encode_text(self, text: str, second: str | None, max_tokens: int, *, cuts: bool) -> list[int]:
         """Returns the ids of a text, or of a pair of texts, with the tokens around them.
 
-        With `cuts` the end of the last text is left out beyond `most` tokens. Raises `TooManyTokens` as `encode` does.
+        With `cuts` the end of the last text is left out beyond `max_tokens` tokens. Raises `TooManyTokens` as `encode`
+        does.
         """
         if not cuts:
-            self._check_length(text + (second or ""), most)
+            self._check_length(text + (second or ""), max_tokens)
         tokenizer, is_pair = self._tokenizer, second is not None
         first, other = (*tokenizer.encode_batch_fast([text, second or ""], add_special_tokens=False),)
         around = tokenizer.num_special_tokens_to_add(is_pair)
         if cuts and is_pair:
-            other.truncate(max(0, most - around - len(first)))
+            other.truncate(max(0, max_tokens - around - len(first)))
         elif cuts:
-            first.truncate(max(0, most - around))
+            first.truncate(max(0, max_tokens - around))
         ids: list[int] = tokenizer.post_process(first, other if is_pair else None).ids
-        if len(ids) > most:
+        if len(ids) > max_tokens:
             raise TooManyTokens(len(ids), counted=True)
         return ids
 
-    def chat(self, chat: Chat, most: int | None = None, template: ChatTemplate | None = None) -> list[int]:
+    def chat(self, chat: Chat, max_tokens: int | None = None, template: ChatTemplate | None = None) -> list[int]:
         """Returns the token ids of a chat, rendered by the model's template, or by another `template`.
 
         Special tokens in messages are treated according to `spelled`.
@@ -117,15 +118,15 @@ class ModelTokenizer:
         template = template or self.template
         assert template is not None, "a chat is admitted only with a template"
         if self._literal is None:
-            return self.encode(template.render(chat), special=False, most=most)
+            return self.encode(template.render(chat), special=False, max_tokens=max_tokens)
         prompt = self._spelled.render(template.render, chat)
         if not prompt.marks:
-            ids = self.encode(prompt.text, special=False, most=most)
+            ids = self.encode(prompt.text, special=False, max_tokens=max_tokens)
             if not self._literal.is_forged(prompt.text, ids):
                 return ids
-        self._check_length(prompt.text, most)
+        self._check_length(prompt.text, max_tokens)
         return self._literal.restored(
-            _token_ids(self._literal.tokenizer, self._literal.written(prompt), special=False, most=most)
+            _token_ids(self._literal.tokenizer, self._literal.written(prompt), special=False, max_tokens=max_tokens)
         )
 
     def piece(self, token: int) -> str | None:
@@ -163,10 +164,10 @@ class ModelTokenizer:
     def _plain_detokenizer(self) -> Detokenizer:
         return self._pieces.stream() if self._byte_level else WindowDetokenizer(self.decode, self.piece)
 
-    def _check_length(self, text: str, most: int | None) -> None:
-        """Raises `TooManyTokens` if a text's length alone implies more than `most` tokens."""
+    def _check_length(self, text: str, max_tokens: int | None) -> None:
+        """Raises `TooManyTokens` if a text's length alone implies more than `max_tokens` tokens."""
         least = 0 if self._reach == UNKNOWN_LENGTH else -(-len(text) // self._reach)
-        if most is not None and least > most:
+        if max_tokens is not None and least > max_tokens:
             raise TooManyTokens(least, counted=False)
 
     def _stop_ids(self, config: dict[str, Any], generation: dict[str, Any], eos: str | None) -> tuple[int, ...]:
@@ -176,10 +177,10 @@ class ModelTokenizer:
         return tuple(sorted(found | ({own} if own is not None else set())))
 
 
-def _token_ids(tokenizer: Tokenizer, text: str, special: bool, most: int | None) -> list[int]:
+def _token_ids(tokenizer: Tokenizer, text: str, special: bool, max_tokens: int | None) -> list[int]:
     # `encode` keeps Python's lock for as long as it takes, which `encode_batch_fast` gives back; the ids are equal.
     found = tokenizer.encode_batch_fast([text], add_special_tokens=special)[0]
-    if most is not None and len(found) > most:
+    if max_tokens is not None and len(found) > max_tokens:
         raise TooManyTokens(len(found), counted=True)
     ids: list[int] = found.ids
     return ids

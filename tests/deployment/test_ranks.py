@@ -127,7 +127,8 @@ def test_ray(tmp_path: Path) -> None:
     assert [bundle(plan, role) for role in ("prefill", "decode")] == [{"CPU": 1.0, "GPU": 4.0}] * 2
     assert lacking(list(nodes.values()), process_resources(plan)) == ""
     split = list(cluster(3.0, 5.0).values())
-    assert lacking(split, process_resources(plan)).startswith("1 CPU and 4 GPUs wanted on one node, and none has as much free")
+    sentence = lacking(split, process_resources(plan))
+    assert sentence.startswith("1 CPU and 4 GPUs wanted on one node, and none has as much free")
 
 
 FREE: list[tuple[tuple[float, ...], dict[str, int], tuple[int, int]]] = [

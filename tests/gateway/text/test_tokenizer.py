@@ -48,13 +48,13 @@ def test_other_threads_run_while_a_text_is_tokenized(demo: ModelTokenizer) -> No
 
 def test_a_text_is_refused_for_its_length_alone(demo: ModelTokenizer) -> None:
     with pytest.raises(TooManyTokens) as refusal:
-        demo.encode(TEXT, special=False, most=100)
+        demo.encode(TEXT, special=False, max_tokens=100)
     assert not refusal.value.counted and 100 < refusal.value.count < len(demo.encode(TEXT, special=False))
 
 
 def test_a_text_is_refused_for_its_tokens(demo: ModelTokenizer) -> None:
     ids = demo.encode(TEXT, special=False)
-    assert demo.encode(TEXT, special=False, most=len(ids)) == ids
+    assert demo.encode(TEXT, special=False, max_tokens=len(ids)) == ids
     with pytest.raises(TooManyTokens) as refusal:
-        demo.encode(TEXT, special=False, most=len(ids) - 1)
+        demo.encode(TEXT, special=False, max_tokens=len(ids) - 1)
     assert refusal.value.counted and refusal.value.count == len(ids)
