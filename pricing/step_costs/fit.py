@@ -141,19 +141,18 @@ class StepFit:
         level, unsolved_s, errors, counted = self._level, self._unsolved_s, self._errors, list[float]()
         lowest, highest = self._solved_level / SOLVED_LEVEL_RATIO, self._solved_level * SOLVED_LEVEL_RATIO
         for seconds in durations[:most]:
-            least = 0.0  # least seconds for which the step counts
             unsolved_s += seconds
             if predicted > 0:
-                expected, wanted = level * predicted, seconds / predicted
+                expected = level * predicted
                 errors.append(abs(expected / seconds - 1))
-                if known + len(counted) >= MIN_KIND_STEPS:
-                    least = expected / MAX_SPEEDUP
                 if moves:
-                    low, high = level / LEVEL_RATIO, level * LEVEL_RATIO
+                    wanted, low, high = seconds / predicted, level / LEVEL_RATIO, level * LEVEL_RATIO
                     level = wanted if low < wanted < high else high if wanted > level else low
                     if not 1 / MAX_LEVEL < level < MAX_LEVEL:
                         level = MAX_LEVEL if level > 1 else 1 / MAX_LEVEL
-            counted.append(seconds if seconds > least else least)
+                if seconds * MAX_SPEEDUP < expected and known + len(counted) >= MIN_KIND_STEPS:
+                    seconds = expected / MAX_SPEEDUP
+            counted.append(seconds)
             predicted += grown
             if unsolved_s >= MAX_SECONDS_BETWEEN_SOLUTIONS or not lowest < level < highest:
                 break
