@@ -104,7 +104,7 @@ class Dispatch(Generic[Known]):
         """Ends a sample's attempt, but not the sample, and cancels the attempt on its workers."""
         attempt = sample.abandon()
         if attempt is not None:
-            attempt.ends(time.monotonic(), reason)
+            attempt.ends(self.clock(), reason)
             self.load.gives_up(sample, attempt)
             self.notices.cancel(sample, attempt, self.clock())
 
@@ -112,7 +112,7 @@ class Dispatch(Generic[Known]):
         """Sends a sample's end to its workers. Without `cancel` they know it, and wait only for the acknowledgement."""
         self.load.ends(sample)
         if sample.attempt is not None:
-            sample.attempt.ends(time.monotonic(), sample.reason)
+            sample.attempt.ends(self.clock(), sample.reason)
         if cancel and sample.attempt is not None:
             self.notices.cancel(sample, sample.attempt, self.clock())
         else:
@@ -168,5 +168,5 @@ class Dispatch(Generic[Known]):
                 return  # the samples have ended meanwhile
         job = request.job(attempt, self._epoch, decode.record.handoff_address, self.ahead())
         ticket = await self._add_job(job)
-        attempt.add(time.monotonic(), ticket)
+        attempt.add(self.clock(), ticket)
         self.load.queued(request, attempt, ticket)

@@ -270,9 +270,8 @@ class OpenRequests:
                     self._retry(stream, "silence")
                 case Due.ADD:
                     assert sample.attempt is not None
-                    sample.attempt.added = (
-                        now  # once for all samples of the job, and not again before this addition is done
-                    )
+                    # once for all samples of the job, and not again before this addition is done
+                    sample.attempt.added = now
                     request = self._requests[sample.key.request]
                     again = self._add_again(request, sample.attempt)
                     self._tasks.start(self._guarded(again, request.trying(sample.attempt)))
