@@ -97,7 +97,7 @@ class RayCluster:
 
     def _look(self, name: str) -> ActorReport:
         actor: Any = ray.get_actor(name, NAMESPACE)
-        answer: Any = ray.get(actor.look.remote(0), timeout=DEADLINE_S)
+        answer: Any = ray.get(actor.report.remote(0), timeout=DEADLINE_S)
         assert isinstance(answer, ActorReport)
         return answer
 

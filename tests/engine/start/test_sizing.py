@@ -14,12 +14,11 @@ from engine.executor import Executor
 from engine.kv.spec import make_spec
 from engine.model.config import ModelConfig, heads_of
 from engine.plan import BlockMove
+from engine.start import profiling
 from engine.start.block_counts import PoolLoad
 from engine.start.load import load_engine
 from engine.start.profiling import (
-    FIRST_PROFILE_TOKENS,
     MAX_CPU_PROFILE_TOKENS,
-    MEASURING_S,
     PLAIN_SAMPLING,
     fastest,
     first_step,
@@ -144,12 +143,12 @@ def test_profiling_steps_are_bounded() -> None:
     assert largest_step(config, 40) == [40, 40, 20] and largest_step(config, 30) == [30, 30, 30]
     assert largest_step(config, 1000) == [100]
     assert widest_step(config) == [1] * min(config.max_sequences, 100)
-    assert (first_step(config, 1000), first_step(config, 3)) == (FIRST_PROFILE_TOKENS, 3)
+    assert (first_step(config, 1000), first_step(config, 3)) == (profiling.FIRST_PROFILE_TOKENS, 3)
     assert (
         longer_step(config, 1000, 1e9) == 100
         and longer_step(settings(max_batch_tokens=512), 1000, 1e9) == MAX_CPU_PROFILE_TOKENS
     )
-    assert longer_step(settings(max_batch_tokens=512), 1000, 4000.0) == int(4000 * MEASURING_S)
+    assert longer_step(settings(max_batch_tokens=512), 1000, 4000.0) == int(4000 * profiling.MEASURING_S)
     plan, blocks = prompts([5, 16, 17], 8, 2, PLAIN_SAMPLING)
     assert [work.blocks for work in plan.works] == [([1],) * 2, ([2, 3],) * 2, ([4, 5, 6],) * 2] and blocks == 7
     assert [len(work.token_ids) for work in plan.works] == [5, 16, 17]
