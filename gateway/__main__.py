@@ -11,7 +11,7 @@ from msgspec import structs
 
 from contracts.errors import BatonError
 from gateway.heap import keep_large_buffers_apart, settle_heap
-from gateway.process_group import BAD_INPUT, run_process_group
+from gateway.process_group import BAD_INPUT_STATUS, run_process_group
 from gateway.service import Gateway
 from gateway.web.server import HTTPServer
 from infra.cli import parse_or_exit
@@ -87,7 +87,7 @@ def _several(config: GatewayConfig) -> int:
         return run_process_group(config, sys.argv[1:])
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return BAD_INPUT_STATUS
 
 
 def main() -> int:
@@ -108,7 +108,7 @@ def main() -> int:
     except BatonError as error:
         status.failed(str(error))
         print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return BAD_INPUT_STATUS
     return 0
 
 

@@ -17,7 +17,7 @@ from infra.network.listening import listen
 from infra.process.dying import die_with
 from infra.process.tasks import child
 
-BAD_INPUT = 2  # exit status of a gateway with an invalid configuration
+BAD_INPUT_STATUS = 2  # exit status of a gateway with an invalid configuration
 RESTART_PAUSES_S = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is restarted, by the number of restarts
 ENDING_ALLOWANCE_S = 15.0  # s to end a gateway after --drain-seconds
 log = logging.getLogger("baton.gateway")
@@ -49,13 +49,13 @@ class GatewayGroup:
             loop.add_signal_handler(number, self._ending.set)
         keeping = [child(self._keep_running(number)) for number in range(self._count)]
         await asyncio.gather(*keeping)
-        return BAD_INPUT if self._bad else 0
+        return BAD_INPUT_STATUS if self._bad else 0
 
     async def _keep_running(self, number: int) -> None:
         """Restarts a gateway whenever it ends, until all are to end."""
         for tried in range(1 << 30):
             status = await self._run_once(number)
-            if status == BAD_INPUT:
+            if status == BAD_INPUT_STATUS:
                 self._bad = True
                 self._ending.set()
             if self._ending.is_set():

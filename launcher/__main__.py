@@ -9,9 +9,8 @@ from importlib import import_module
 
 from launcher.options import ROOT
 from launcher.ray_process import ON_RAY, hand_over
-from launcher.words import answer
+from launcher.words import INTERRUPTED_STATUS, answer
 
-INTERRUPTED_STATUS = 130  # exit status, as shells have it
 COMMANDS = {
     "up": "launcher.commands.up:up",
     "chat": "launcher.commands.chat:chat",

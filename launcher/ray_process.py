@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 RAY_EXTRA = "ray"  # of pyproject.toml
 ON_RAY = ("ray",)
@@ -47,7 +47,7 @@ def hand_over(command: str, arguments: Sequence[str]) -> int:
             f" (pip install -c constraints.txt ray)",
             file=sys.stderr,
         )
-        return BAD_INPUT
+        return BAD_INPUT_STATUS
     environment = {**os.environ, **RAY_ENVIRONMENT}
     if command == "ray":
         os.execve(sys.executable, [sys.executable, "-m", "ray.scripts.scripts", *arguments], environment)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 
 from contracts.errors import BatonError
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 Command = Callable[[Sequence[str]], int]
 
@@ -13,7 +13,7 @@ Command = Callable[[Sequence[str]], int]
 def refused(error: BatonError) -> int:
     """Prints the error as a line, and returns the exit status for it."""
     print(f"error: {error}", file=sys.stderr)
-    return BAD_INPUT
+    return BAD_INPUT_STATUS
 
 
 def refusing(command: Command) -> Command:

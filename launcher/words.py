@@ -48,7 +48,8 @@ Examples:
 `./baton COMMAND --help` describes a command's options; `./baton --version` prints the version.
 """
 COMMANDS = tuple(dict.fromkeys(re.findall(r"^  \./baton (\w+)  ", HELP, re.MULTILINE)))
-BAD_INPUT, INTERRUPTED_STATUS = 2, 130  # exit statuses, the second as shells have it for SIGINT
+BAD_INPUT_STATUS, INTERRUPTED_STATUS = 2, 130
+"""Exit statuses; the second as shells have it for SIGINT."""
 PASS_THROUGH = (["ray"], ["test"], ["run", "redis"])  # these take options of Ray, of pytest, and of a Redis server
 VALUED_TEST_OPTIONS = ("-k", "-m", "-p", "-n", "-o", "-c", "-W", "--ignore", "--deselect", "--junitxml", "--basetemp")
 """Options of pytest whose value is the next word, which may look like a path."""
@@ -66,10 +67,10 @@ def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
     if command not in COMMANDS:
         names = ", ".join(COMMANDS)
         near = suggestion(command, COMMANDS)
-        return BAD_INPUT, f"error: {command!r} is no command of baton{near}; there are: {names}\n"
+        return BAD_INPUT_STATUS, f"error: {command!r} is no command of baton{near}; there are: {names}\n"
     passes_through = any(list(arguments[: len(begins)]) == begins for begins in PASS_THROUGH)
     error = _wrong_test(words, root) if command == "test" else "" if passes_through else _unknown(words, root)
-    return (BAD_INPUT, f"error: {error}\n") if error else None
+    return (BAD_INPUT_STATUS, f"error: {error}\n") if error else None
 
 
 def _wrong_test(words: Sequence[str], root: Path) -> str:

@@ -11,11 +11,12 @@ from msgspec import Struct, structs
 from contracts.errors import ConfigError
 from launcher.bench.html_report import SweptCurve, write_html
 from launcher.bench.load_options import LoadOptions
+from launcher.words import INTERRUPTED_STATUS
 from workloads.goodput import Trial, best, search
 from workloads.report import Report, share_interval
 
 AnyLoad = TypeVar("AnyLoad", bound=LoadOptions)
-ALL_ANSWERED, SOME_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+ALL_ANSWERED, SOME_FAILED = 0, 1  # exit statuses
 MIN_TRIAL_REQUESTS = 40
 """Requests at each rate of a search, so that a good share of 90% differs from one of 75% by more than chance."""
 
@@ -83,7 +84,7 @@ def rate_trials(config: AnyLoad, measure: Callable[[AnyLoad], Report], settle: C
 
 def exit_status(trials: Sequence[Trial]) -> int:
     if trials[-1].report.interrupted:
-        return INTERRUPTED
+        return INTERRUPTED_STATUS
     return SOME_FAILED if any(trial.report.errors for trial in trials) else ALL_ANSWERED
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcher.deployment import SERVICE_ENVIRONMENT, START_ORDER, module_of
 from launcher.host.redis_server import server_binary
 from launcher.refusal import refusing
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 RUN_HELP = """\
 Runs one service of a deployment, until SIGTERM.
@@ -34,7 +34,7 @@ def run_service(arguments: Sequence[str]) -> int:
     modules["workers"] = "launcher.host.host_workers"
     if name not in modules:
         print(f"error: {name!r} is no service of baton; there are: {', '.join(modules)}", file=sys.stderr)
-        return BAD_INPUT
+        return BAD_INPUT_STATUS
     program = [str(server_binary())] if name == "redis" else [sys.executable, "-P", "-m", modules[name]]
     command = [*program, *options]
     os.execve(command[0], command, {**SERVICE_ENVIRONMENT, **os.environ})

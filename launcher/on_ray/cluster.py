@@ -12,7 +12,7 @@ import ray
 
 from contracts.errors import BatonError
 from launcher.on_ray.placement import NodeResources
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 TCP_TIMEOUT_S = 5.0  # of the head node
 CONNECT_TIMEOUT_S = 25.0  # for `ray.init`
@@ -110,4 +110,4 @@ def _give_up(where: str) -> None:
         file=sys.__stderr__,
         flush=True,
     )
-    os._exit(BAD_INPUT)
+    os._exit(BAD_INPUT_STATUS)

@@ -37,7 +37,7 @@ from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
 from launcher.refusal import refused
 from launcher.stages import StageDisplay
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 CONCURRENT_CALLS = 16  # of the controller
 TASK_TIMEOUT_S = 30.0
@@ -68,7 +68,7 @@ def up(arguments: Sequence[str]) -> int:
     except BatonError as error:
         stages.settle()
         print(f"error: {error} (log: {log.path})", file=sys.stderr)
-        return BAD_INPUT if isinstance(error, ClusterError) else 1
+        return BAD_INPUT_STATUS if isinstance(error, ClusterError) else 1
     return 0
 
 

@@ -20,13 +20,14 @@ from launcher.planning.options import PlanConfig
 from launcher.planning.search import simulated, within
 from launcher.planning.trial import SimulatedPlan, simulate_plan
 from launcher.refusal import refusing
+from launcher.words import INTERRUPTED_STATUS
 from pricing.planning.candidates import CopyFormat, cheaper
 from pricing.planning.devices import PlannedDevice
 from pricing.planning.load import PlannedLoad
 from pricing.planning.shortfall import too_few, unmet
 from pricing.roofline.gpu_step_time import KVFormat, ModelShape, WeightFormat
 
-PLANNED, NOTHING_MEETS, INTERRUPTED = 0, 1, 130  # exit statuses
+PLANNED, NOTHING_MEETS = 0, 1  # exit statuses
 QUANTIZED_KV_SHARE = 0.515
 """Share of the bytes of KV in 16 bits: a byte for each value, and the scales."""
 WEIGHT_FORMATS: dict[Quantization, WeightFormat] = {"none": "plain", "int8": "int8", "int4": "int4", "fp8": "fp8"}
@@ -110,7 +111,7 @@ def _plan(config: PlanConfig, directory: Path) -> int:
         print("\n".join(ranking(tried, load)) + "\n")
     if interrupted:
         print(f"interrupted: {len(tried)} deployments were simulated, so nothing is advised")
-        return INTERRUPTED
+        return INTERRUPTED_STATUS
     best = ranked(tried)[0]
     if not best.passed:
         print(f"no simulated deployment keeps the objective; a larger --simulate than {config.simulate} tries more")

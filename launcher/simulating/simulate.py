@@ -10,11 +10,12 @@ from infra.cli import parse
 from infra.config.transfer import TransferConfig
 from infra.redis.records import Role
 from launcher.bench.calibration import read_calibration
-from launcher.bench.rates import BAD_INPUT, sweep, write_single
+from launcher.bench.rates import sweep, write_single
 from launcher.simulating.devices import RooflineWorkers, calibrated_device
 from launcher.simulating.options import SimulateConfig
 from launcher.simulating.run import SimulatedClients, SimulatedLoad
 from launcher.stages import StageDisplay
+from launcher.words import BAD_INPUT_STATUS
 from simulation.deployment import FRONT_S, LinkFigures, SimulatedDeployment
 from simulation.simulation import DeploymentSimulation
 from workloads.report import Report
@@ -34,7 +35,7 @@ def simulate(arguments: Sequence[str]) -> int:
     except BatonError as error:
         stages.settle()
         print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return BAD_INPUT_STATUS
 
 
 def _run(config: SimulateConfig, deployment: SimulatedDeployment, stages: StageDisplay) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.options import ROOT
-from launcher.words import BAD_INPUT, COMMANDS
+from launcher.words import BAD_INPUT_STATUS, COMMANDS
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def taken_port() -> Iterator[int]:
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one sentence that `baton up` answers with."""
-    assert main(["up", *arguments]) == BAD_INPUT
+    assert main(["up", *arguments]) == BAD_INPUT_STATUS
     output = capsys.readouterr()
     assert output.out == ""
     (line,) = output.err.splitlines()

@@ -13,8 +13,8 @@ import pytest
 
 from launcher.bench.bench import bench
 from launcher.bench.options import BenchConfig
-from launcher.bench.rates import BAD_INPUT
 from launcher.options import ROOT
+from launcher.words import BAD_INPUT_STATUS
 from tests.dashboard.stand_in import StandIn
 from tests.waiting import DEADLINE_S
 from workloads.report import Report
@@ -136,7 +136,7 @@ def test_bad_input_is_one_sentence(
     words: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert bench(words) == BAD_INPUT
+    assert bench(words) == BAD_INPUT_STATUS
     errors = capsys.readouterr().err
     assert error in errors and errors.startswith("error: ") and errors.count("\n") == 1
 

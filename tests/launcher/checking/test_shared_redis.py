@@ -13,7 +13,7 @@ from infra.redis.records import GatewayRecord, WorkerRecord
 from infra.redis.registry import RECORD_PURPOSE, publish
 from launcher.checking.shared_redis import check_secret
 from launcher.commands.up import up
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 SECRET = "the secret of those who are there"
 
@@ -47,7 +47,10 @@ def test_another_secret_is_refused_in_a_sentence(
     other.write_text("the secret of somebody else")
     check_secret(shared, str(same))
     for given in (["--secret-file", str(other)], []):
-        assert up(["--redis", shared, "--port", "0", "--dashboard-port", "0", "--device", "cpu", *given]) == BAD_INPUT
+        assert (
+            up(["--redis", shared, "--port", "0", "--dashboard-port", "0", "--device", "cpu", *given])
+            == BAD_INPUT_STATUS
+        )
         (line,) = capsys.readouterr().err.splitlines()
         named = repr(str(other)) if given else "''"
         assert line.startswith(f"error: --secret-file: {named}: 2 workers and 1 gateway at --redis unix://")

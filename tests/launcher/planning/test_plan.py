@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.planning.plan import NOTHING_MEETS, PLANNED, plan
-from launcher.words import BAD_INPUT
+from launcher.words import BAD_INPUT_STATUS
 
 LLAMA_70B = {
     "model_type": "llama",
@@ -110,7 +110,7 @@ def test_bad_input_is_one_sentence(
     model: str, words: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = ("--prompt-tokens", "100", "--output-tokens", "9")
-    assert plan(["--model", model, *load, *words]) == BAD_INPUT
+    assert plan(["--model", model, *load, *words]) == BAD_INPUT_STATUS
     errors = capsys.readouterr().err
     assert error in errors and errors.count("\n") == 1
 
@@ -128,5 +128,5 @@ def test_models_that_cannot_be_planned(
 ) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
-    assert plan(["--memory", "--model", str(tmp_path)]) == BAD_INPUT
+    assert plan(["--memory", "--model", str(tmp_path)]) == BAD_INPUT_STATUS
     assert error in capsys.readouterr().err

@@ -14,10 +14,11 @@ from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.bench.bench import bench
 from launcher.bench.calibration import CalibratedWorker, Calibration
-from launcher.bench.rates import BAD_INPUT, INTERRUPTED, exit_status
+from launcher.bench.rates import exit_status
 from launcher.simulating.options import SimulateConfig
 from launcher.simulating.simulate import simulate, simulated_deployment, simulated_load
 from launcher.stages import StageDisplay
+from launcher.words import BAD_INPUT_STATUS, INTERRUPTED_STATUS
 from pricing.step_costs.steps import StepCosts, StepWork
 from simulation.simulation import DeploymentSimulation
 from workloads.goodput import Trial
@@ -82,7 +83,7 @@ def test_ctrl_c_gives_the_report_so_far(model: str, monkeypatch: pytest.MonkeyPa
     assert report.interrupted and report.requests == report.answered == 4 and report.good_share == 1.0
     assert "4/s simulating" in shown[-1] and "4 requests ended" in shown[-1]
     assert "interrupted" in "\n".join(table(report))
-    assert exit_status([Trial(4.0, report)]) == INTERRUPTED
+    assert exit_status([Trial(4.0, report)]) == INTERRUPTED_STATUS
 
 
 def test_a_damaged_trace_gives_the_report_up_to_its_line(
@@ -91,7 +92,7 @@ def test_a_damaged_trace_gives_the_report_up_to_its_line(
     trace, report = tmp_path / "trace.jsonl", tmp_path / "report.json"
     row = '{"timestamp": %d, "input_length": 9, "output_length": 2}\n'
     trace.write_text("".join(row % number for number in (1000, 2000, 30_000, 30_001, 5)))
-    assert simulate(["--model", model, "--trace", str(trace), "--json", str(report)]) == BAD_INPUT
+    assert simulate(["--model", model, "--trace", str(trace), "--json", str(report)]) == BAD_INPUT_STATUS
     output = capsys.readouterr()
     assert "line 5: its time is before" in output.err and "interrupted before its end" in output.out
     found = msgspec.json.decode(report.read_bytes(), type=Report)
@@ -137,7 +138,7 @@ def test_bad_input_is_named(
     unknown.mkdir()
     (unknown / "config.json").write_text('{"model_type": "mamba", "hidden_size": 2048}')
     words = [str(unknown) if word == "UNKNOWN" else word for word in words]
-    assert simulate(["--model", model, *words]) == BAD_INPUT
+    assert simulate(["--model", model, *words]) == BAD_INPUT_STATUS
     assert told in capsys.readouterr().err
 
 
@@ -178,7 +179,7 @@ def test_drafting_heads_take_memory_kv_and_seconds_of_prompts(model: str) -> Non
 def test_measured_costs_are_of_what_was_measured(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert simulate(["--costs", str(tmp_path / "costs.json"), *LOAD, *words]) == BAD_INPUT
+    assert simulate(["--costs", str(tmp_path / "costs.json"), *LOAD, *words]) == BAD_INPUT_STATUS
     assert f"{words[0]}" in (told := capsys.readouterr().err) and "--costs" in told
 
 
@@ -190,7 +191,7 @@ def test_a_wide_worker_reads_its_share_and_sums(tmp_path: Path, capsys: pytest.C
     report = tmp_path / "report.json"
     words = ["--model", str(tmp_path), *LOAD, "--rate", "0.2", "--prefill", "0", "--json", str(report)]
     one = [*words, "--tensor-parallel", "1"]
-    assert simulate(one) == BAD_INPUT and "--tensor-parallel 0" in capsys.readouterr().err
+    assert simulate(one) == BAD_INPUT_STATUS and "--tensor-parallel 0" in capsys.readouterr().err
     assert simulate(words) == 0 and "4 GPUs each" in capsys.readouterr().out
     assert simulate([*words, "--tensor-parallel", "8"]) == 0
     found = msgspec.json.decode(report.read_bytes(), type=Report)
@@ -206,7 +207,7 @@ def test_requests_come_with_keys(model: str, tmp_path: Path, capsys: pytest.Capt
     words = ["--model", model, "--gpu", "H100", *LOAD, "--api-keys", str(keys)]
     assert simulate([*words, "--key-shares", "quiet=1,loud=3"]) == 1
     assert "key       loud:" in (told := capsys.readouterr().out) and "x rate_limit_exceeded" in told
-    assert simulate([*words, "--key-shares", "quiet=1,nobody=3"]) == BAD_INPUT
+    assert simulate([*words, "--key-shares", "quiet=1,nobody=3"]) == BAD_INPUT_STATUS
     assert "nobody=3" in capsys.readouterr().err
 
 
