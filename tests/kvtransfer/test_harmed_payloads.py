@@ -91,12 +91,12 @@ HARMFUL_FATES: dict[str, Callable[[], dict[int, Fate]]] = {
 @pytest.mark.parametrize("harm", HARMFUL_FATES)
 async def test_what_is_harmed_is_never_taken(way: Way, harm: str) -> None:
     async with pair(way, quick(way)) as both:
-        link = await both.joined()
-        meddler = Meddler(link, HARMFUL_FATES[harm]())
+        fates = HARMFUL_FATES[harm]()
+        meddler = Meddler(await both.joined(), fates)
         both.run(1, BLOCKS_OF_TWO_PAYLOADS)
         await both.unpinned(1)
         closed = both.of(Closed)[1]
-        assert len(meddler.passed) == 6
+        assert max(fates) < len(meddler.passed) <= 6, "an Abort may come before the last payloads leave"
         assert (closed.outcome, closed.retryable) == ("failed", True) and len(both.of(Landed)) == 1
         assert [event.key.handoff for event in both.of(Dropped)] == [1]
         assert set(both.reserved) == {HandoffKey(PREFILL, 0)} and not both.unclosed()
