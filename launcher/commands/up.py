@@ -27,7 +27,7 @@ from launcher.instance.instances import Instance, Record
 from launcher.instance.log_file import LogFile
 from launcher.instance.run_directory import run_directory
 from launcher.instance.state_directory import new_log
-from launcher.options import ROOT, UpConfig
+from launcher.options import ROOT, RayOptions, UpConfig
 from launcher.ray_process import hand_over
 from launcher.refusal import refused
 from launcher.stages import StageDisplay
@@ -72,14 +72,22 @@ def check(config: UpConfig) -> CheckedUp:
 
     Raises a `BatonError` that names the option and its value.
     """
-    if config.ray.autoscale:
-        why = "on one host the numbers of workers stay; --on ray has them follow the load"
-        raise ConfigError("--autoscale", config.ray.autoscale, why)
+    _refuse_ray_options(config.ray)
     port = checked_port(config)
     gpus = checked_gpus(config.device)
     directory = check_settings(config)
     decided, numa_nodes, notes = workers_of_host(with_absolute_key_paths(config), directory, gpus)
     return CheckedUp(replace(decided, port=port), directory, numa_nodes, notes)
+
+
+def _refuse_ray_options(given: RayOptions) -> None:
+    """Raises `ConfigError` for the first option of a Ray cluster that is not as by default."""
+    by_default = RayOptions()
+    for name in RayOptions.__struct_fields__:
+        if (value := getattr(given, name)) != getattr(by_default, name):
+            why = "on one host the numbers of workers stay" if name == "autoscale" else "services run on this host"
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise ConfigError(name, shown, f"{why}; --on ray runs them on a Ray cluster")
 
 
 def _run(checked: CheckedUp, run: Path, log: LogFile, stages: StageDisplay, signals: Signals) -> int:

@@ -38,6 +38,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--decode", "0"], "error: --decode: '0': "),
         (["--decode", "-1"], "error: --decode: '-1': "),
         (["--autoscale", "decode=1:4"], "error: --autoscale: 'decode=1:4': on one host the numbers of workers stay"),
+        (["--detach"], "error: --detach: 'true': services run on this host; --on ray runs them on a Ray cluster"),
         (["--decode", "two"], "error: --decode: 'two': "),
         (["--device", "tpu"], "error: --device: 'tpu': "),
         (["--dtype", "fp64"], "error: --dtype: 'fp64': "),
