@@ -36,7 +36,7 @@ def settle_heap() -> None:
 
 @contextmanager
 def rare_collections(new_objects: int) -> Iterator[None]:
-    """Has so many new objects between two collections until its end, for work that leaves no garbage in circles."""
+    """Sets the collector's threshold to `new_objects` until the end, for work that makes few reference cycles."""
     before = gc.get_threshold()
     gc.set_threshold(new_objects, 20, 100)
     try:

@@ -11,7 +11,7 @@ from launcher.options import ROOT
 from launcher.ray_process import ON_RAY, hand_over
 from launcher.words import INTERRUPTED_STATUS, answer
 
-COMMANDS = {
+COMMAND_FUNCTIONS = {
     "up": "launcher.commands.up:up",
     "chat": "launcher.commands.chat:chat",
     "bench": "launcher.bench.bench:bench",
@@ -39,7 +39,7 @@ def command(name: str) -> Callable[[Sequence[str]], int]:
     """Returns the function of a command, which takes further arguments and returns the exit status."""
     if name in ON_RAY:
         return partial(hand_over, name)
-    module, _, function = COMMANDS[name].partition(":")
+    module, _, function = COMMAND_FUNCTIONS[name].partition(":")
     run: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
     return run
 

@@ -239,7 +239,10 @@ def summary(found: Sequence[Compared]) -> str:
 
 
 def measured_before(found: Sequence[Compared], directory: Path) -> list[Compared]:
-    """Returns the real figures beside those of an earlier run. Raises `OSError` for a report that is not there."""
+    """Returns each set-up's real figures beside the real figures of an earlier run, whose reports `directory` has.
+
+    Raises `OSError` for a missing report.
+    """
     reports = {each.set_up: each.set_up.file(directory, "real").read_bytes() for each in found}
     return [each._replace(simulated=figures(msgspec.json.decode(reports[each.set_up], type=Report))) for each in found]
 

@@ -122,7 +122,7 @@ class _Closing:
         return f"#/$defs/{self._copies[reference, closed]}"
 
     def _with_names(self, properties: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Returns properties together with those of these names, which may have any value. Raises `GrammarError`."""
+        """Returns the properties, with one of any value added for each name that they lack. Raises `GrammarError`."""
         added = {name: True for name in names if name not in properties}
         self._added += len(added)
         if self._added > MAX_ADDED_NAMES:
@@ -131,7 +131,7 @@ class _Closing:
         return properties | added
 
     def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> PropertyNames:
-        """Returns the properties that a part names, also in its compositions except those under the keys `without`."""
+        """Returns the names of properties in a schema and its compositions (`allOf`, …), except keys of `without`."""
         if any(key in schema for key in without):
             return _united(self._parts(schema, without))
         if id(schema) not in self._known:
@@ -140,7 +140,7 @@ class _Closing:
         return self._known[id(schema)]
 
     def _parts(self, schema: dict[str, Any], without: Collection[str]) -> Iterator[PropertyNames]:
-        """Yields the properties that a part itself names, and those that each part of its compositions names."""
+        """Yields the names of properties in the schema itself, and then in each schema of its compositions."""
         properties, required, least = (schema.get(key) for key in ("properties", "required", "minProperties"))
         listed = [key for key in _NAMED_SUBSCHEMA_KEYS if isinstance(schema.get(key), dict)]
         yield PropertyNames(

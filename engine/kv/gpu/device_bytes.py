@@ -181,7 +181,10 @@ class DeviceBytes:
     def digested_landing(
         self, group: int, blocks: Sequence[int], launch: Callable[[Tensor], list[Tensor]]
     ) -> DeviceDigest:
-        """Lets `launch` digest blocks that another process has filled; later steps and moves of them wait for it."""
+        """Digests blocks that another process has filled, by the kernels of `launch`.
+
+        Later steps and block moves that read these blocks wait for the digest.
+        """
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             digest = self._summed(launch(self._index(blocks)))
             self._landings.landed(group, blocks, digest.known)

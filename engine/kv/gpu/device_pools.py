@@ -94,7 +94,10 @@ class DevicePools:
         return PeerPools(self, peer, counts)
 
     def granting(self, blocks: Sequence[Sequence[int]]) -> Callable[[], bool]:
-        """Returns a function that tells whether a peer may write these blocks: earlier uses of them have ended."""
+        """Returns a function that returns True once a peer may write the blocks.
+
+        Until then the GPU still runs steps or moves that use these blocks.
+        """
         waiting = self._pools[0].events_before_grant(blocks)
 
         def ended() -> bool:

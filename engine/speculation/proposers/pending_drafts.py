@@ -49,7 +49,7 @@ class DraftedTokens(Sequence[int]):
     """The draft tokens of one sequence. Reading them waits for the device; their number is known."""
 
     def __init__(self, drafts: DeviceDrafts, indices: Sequence[int]) -> None:
-        """`indices` are those of the sequence's draft tokens in `drafts`."""
+        """`indices`: the positions in `drafts` that hold the sequence's draft tokens."""
         self.drafts = drafts
         self.indices = indices
 
